@@ -1,0 +1,178 @@
+"""Pure array functions, for numpy arrays and torch tensors alike.
+
+Tensors on the CPU are viewed as numpy arrays, without a copy; tensors on a device stay there
+and are computed with torch through array-api-compat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import array_api_compat
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from isotropy.checks import Array, is_tensor
+
+Floats = NDArray[np.float64]
+
+BLOCK_ELEMENTS = 1 << 21  # a block and its few temporaries stay in the last-level cache
+DRIFT = 1e5  # mean energy over spectral energy past which the mean is split off (see below)
+
+
+def namespace(X: Array) -> Any:
+    return array_api_compat.array_namespace(X)
+
+
+def native(X: Array) -> Array:
+    """X without autograd, as numpy where it lies on the CPU, in float32 or float64.
+
+    float64 and 32- and 64-bit integers become float64, everything narrower float32.
+    """
+    if is_tensor(X):
+        X = X.detach()
+        name = str(X.dtype).removeprefix("torch.")
+        wide = name in ("float64", "int32", "int64")
+        if name not in ("float32", "float64"):
+            X = X.double() if wide else X.float()
+        return X.numpy() if X.device.type == "cpu" else X
+    X = np.asarray(X)
+    if X.dtype in (np.float32, np.float64):
+        return X
+    wide = X.dtype.itemsize > 2 if X.dtype.kind in "iu" else X.dtype.itemsize > 4
+    return X.astype(np.float64 if wide else np.float32)
+
+
+def to_numpy(X: Array) -> NDArray[Any]:
+    return np.asarray(X.detach().cpu().numpy() if is_tensor(X) else X)
+
+
+def like(values: Array, X: Array) -> Array:
+    """values in the namespace, on the device and in the dtype of X."""
+    if not is_tensor(X):
+        return np.asarray(to_numpy(values), dtype=X.dtype)
+    xp = namespace(X)
+    return xp.asarray(values, dtype=X.dtype, device=X.device)
+
+
+def double(X: Array) -> Array:
+    """X in float64, where it lies."""
+    xp = namespace(X)
+    return xp.astype(X, xp.float64, copy=False)
+
+
+def index(numbers: NDArray[np.int64], X: Array) -> Array:
+    """Row numbers as an index into X, on its device."""
+    return namespace(X).asarray(numbers, device=array_api_compat.device(X))
+
+
+def place(sums: Array, X: Array) -> Array:
+    """float64 sums in the namespace and on the device of X."""
+    xp = namespace(X)
+    return xp.asarray(sums, dtype=xp.float64, device=array_api_compat.device(X))
+
+
+def zeros(shape: int | tuple[int, ...], X: Array) -> Array:
+    """float64 zeros in the namespace and on the device of X."""
+    xp = namespace(X)
+    return xp.zeros(shape, dtype=xp.float64, device=array_api_compat.device(X))
+
+
+def empty(shape: tuple[int, ...], X: Array) -> Array:
+    """Uninitialised room in the namespace, on the device and in the dtype of X."""
+    return namespace(X).empty(shape, dtype=X.dtype, device=array_api_compat.device(X))
+
+
+def blocks(X: Array, w: Floats | None = None) -> Iterator[tuple[int, Array, Array | None]]:
+    """(first row, rows, weights) of consecutive blocks of X."""
+    rows = max(256, BLOCK_ELEMENTS // X.shape[1])
+    if is_tensor(X):
+        rows *= 16  # a device wants fewer, larger products
+    for start in range(0, X.shape[0], rows):
+        block = X[start : start + rows]
+        yield start, block, None if w is None else like(w[start : start + rows], block)
+
+
+def column_sums(X: Array, w: Array | None = None) -> Array:
+    """sum_i w_i x_i in float64; the sum over a block is made in its own dtype."""
+    xp = namespace(X)
+    if w is None:
+        w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
+    return double(w @ X)
+
+
+def squared_norms(X: Array) -> Array:
+    """||x_i||^2 of every row, in the dtype of X."""
+    if is_tensor(X):
+        return (X * X).sum(1)
+    return np.einsum("ij,ij->i", X, X)
+
+
+def unit_rows(X: Array) -> Array:
+    """Rows scaled to length one; zero rows stay zero."""
+    xp = namespace(X)
+    scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # keeps the square of any float in range
+    X = X / xp.where(scale > 0, scale, xp.ones_like(scale))
+    norms = xp.sqrt(squared_norms(X))[:, None]
+    return X / xp.where(norms > 0, norms, xp.ones_like(norms))
+
+
+def eigh(symmetric: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues in descending order and the eigenvectors as columns."""
+    values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
+    return values[::-1], vectors[:, ::-1]
+
+
+def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
+    """Descending eigenvalues of a sum of products, with those that are rounding set to zero.
+
+    `resolution` is the relative rounding of the products and `mean` the mean eigenvalue of what
+    was summed, where that is not the mean of `values`.
+    """
+    mean = float(values.mean()) if mean is None else mean
+    decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
+    products = 4 * resolution * len(values) ** 0.5 * mean  # random rounding, generously
+    return np.where(values > max(decomposition, products), values, 0.0)
+
+
+def gram_eigh(scatter: Floats, weight: float, mean: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues (descending) and eigenvectors of X'X = scatter + weight mean mean'.
+
+    Where the mean dwarfs the scatter, forming X'X would drown the small eigenvalues in the
+    rounding of the large one. Then the mean's direction is split off by a reflection and the
+    rest corrected by the Schur complement: what that leaves out is of the order of the squared
+    ratio of scatter to mean energy, below 1e-10 of any eigenvalue.
+    """
+    energy = weight * float(mean @ mean)
+    if not energy > DRIFT * float(np.trace(scatter)):
+        return eigh(scatter + weight * np.outer(mean, mean))
+    v = mean / np.linalg.norm(mean)
+    sign = 1.0 if v[0] >= 0 else -1.0
+    v[0] += sign
+    v /= np.linalg.norm(v)  # H = I - 2vv' maps the mean's direction to -sign e_0
+    reflected = scatter - 2 * np.outer(v, v @ scatter)
+    reflected -= 2 * np.outer(reflected @ v, v)
+    top = energy + reflected[0, 0]
+    coupling = reflected[1:, 0] / top
+    values, inner = eigh(reflected[1:, 1:] - np.outer(coupling, reflected[1:, 0]))
+    basis = np.zeros_like(scatter)
+    basis[0, 0], basis[1:, 0] = 1.0, coupling
+    basis[1:, 1:], basis[0, 1:] = inner, -coupling @ inner
+    basis /= np.linalg.norm(basis, axis=0)
+    basis -= 2 * np.outer(v, v @ basis)
+    return np.concatenate([[top + coupling @ reflected[1:, 0]], values]), basis
+
+
+def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
+    """(index of the nearest centroid, squared distance to it) for every row."""
+    xp = namespace(X)
+    origin = centroids.mean(0)
+    Y = X - origin
+    C = centroids - origin
+    scores = Y @ C.T
+    scores -= squared_norms(C) / 2
+    labels = xp.argmax(scores, axis=1)
+    best = xp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+    return labels, xp.clip(squared_norms(Y) - 2 * best, 0, None)

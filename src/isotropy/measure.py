@@ -1,0 +1,217 @@
+"""measure(): every metric of a space, in at most two passes, and a verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from isotropy import checks
+from isotropy.metrics import RECORDS, hubness, local_isotropy
+from isotropy.metrics.base import gather
+from isotropy.metrics.partition import isotropy_range, remark
+from isotropy.sources import as_source
+
+DRIFTED = 0.3
+CONED = 0.2
+FEW_DIRECTIONS = 0.1
+HALF = 0.5
+CAUTION = "This is geometry, not evidence: keep a repair only if your own task gains from it."
+
+
+def measure(
+    X: Any,
+    metrics: Iterable[str] | None = None,
+    *,
+    sample_weight: object = None,
+    center: bool = False,
+    local: int | None = None,
+    random_state: int = 0,
+) -> Geometry:
+    """The geometry of X: all metrics in at most two passes, and a verdict.
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    metrics : iterable of str, optional
+        Names of the metrics wanted; None is all but "hubness", which compares all pairs.
+    sample_weight : array of shape (n_samples,), optional
+    center : bool
+        Take partition function, singular values and effective rank of the centred rows.
+    local : int, optional
+        Add `local_isotropy` with this many clusters.
+    random_state : int
+        Seed of samples and clusterings.
+
+    Returns
+    -------
+    Geometry
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 16)) + 1
+    >>> geometry = measure(X)
+    >>> round(geometry.mean_cosine, 2), geometry.findings[0]
+    (0.51, 'drifted')
+    """
+    default = [name for name, record in RECORDS.items() if record.evaluate is not None]
+    possible = [*default, "hubness"]
+    names = default if metrics is None else checks.known(metrics, possible, "metrics", "measure")
+    source = as_source(X, sample_weight, "measure")
+    needs = {need for name in names for need in RECORDS[name].needs}
+    statistics = gather(source, needs, center=center, random_state=random_state, caller="measure")
+    values: dict[str, Any] = {}
+    for name in names:
+        evaluate = RECORDS[name].evaluate
+        values[name] = hubness(X) if evaluate is None else evaluate(statistics)
+    bases = None
+    if statistics.partition is not None:
+        bases = isotropy_range(statistics.partition)
+        remark(statistics.partition, "measure")
+    if local is not None:
+        values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
+    return Geometry(source.n_samples, source.n_features, center, MappingProxyType(values), bases)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What `measure` found: each metric is an attribute of its name.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+    center : bool
+        Whether partition function and singular values are of the centred rows.
+    values : mapping
+        Metric names to values.
+    partition_isotropy_range : (float, float) or None
+        Least and largest I(W) over bases, where repeated eigenvalues leave it open.
+    """
+
+    n_samples: int
+    n_features: int
+    center: bool
+    values: Mapping[str, Any] = field(repr=False)
+    partition_isotropy_range: tuple[float, float] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("values", {})
+        if name in values:
+            return values[name]
+        raise AttributeError(f"Geometry has no {name!r}; it has {', '.join(values)}.")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.values]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python values, fit for JSON but for NaN where undefined."""
+        return {
+            "n_samples": self.n_samples,
+            "n_features": self.n_features,
+            "center": self.center,
+            **{name: _plain(value) for name, value in self.values.items()},
+            "partition_isotropy_range": self.partition_isotropy_range,
+            "findings": list(self.findings),
+            "verdict": self.verdict,
+        }
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Of "drifted", "coned", "rogue dimensions", "few directions", those that hold."""
+        return tuple(self._reasons())
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong with the space in a few sentences, with the numbers behind it."""
+        reasons = self._reasons()
+        if not reasons:
+            return f"Fine: {self._why_fine()}. Leave it alone unless a task says otherwise."
+        return " ".join([*reasons.values(), CAUTION])
+
+    def _reasons(self) -> dict[str, str]:
+        get = self.values.get
+        found: dict[str, str] = {}
+        drift, cosine = get("mean_norm_ratio", np.nan), get("mean_cosine", np.nan)
+        if drift >= DRIFTED:
+            found["drifted"] = (
+                f"Drifted: all rows share a common part {drift:.2f} times as long as an average "
+                "row; Center removes it."
+            )
+        if cosine >= CONED:
+            found["coned"] = (
+                f"Coned: two rows taken at random have a cosine of {cosine:.2f} on average, so a "
+                "cosine says little by itself."
+            )
+        rogue = self._rogue()
+        if cosine >= CONED / 2 and 0 < len(rogue) <= max(3, self.n_features // 100):
+            listed = ", ".join(str(i) for i in rogue)
+            found["rogue dimensions"] = (
+                f"Rogue dimensions: {len(rogue)} of {self.n_features} ({listed}) bring half of "
+                "the mean cosine; Standardize evens them out."
+            )
+        score = get("isoscore_unbiased", get("isoscore", np.nan))
+        if score < FEW_DIRECTIONS:
+            found["few directions"] = (
+                f"Few directions: the variance fills only {max(score, 0):.0%} of the dimensions "
+                "evenly (IsoScore); AllButTheTop or Whiten spread it."
+            )
+        return found
+
+    def _rogue(self) -> list[int]:
+        """The fewest dimensions that bring half of the mean cosine, largest first."""
+        shares = np.asarray(self.values.get("rogue_dimensions", []))
+        if not len(shares) or not np.isfinite(shares).all():
+            return []
+        order = np.argsort(-shares, kind="stable")
+        n_least = int(np.searchsorted(np.cumsum(shares[order]), HALF)) + 1
+        return [int(i) for i in order[:n_least]]
+
+    def _why_fine(self) -> str:
+        words = {
+            "mean_norm_ratio": "drift {:.2f}",
+            "mean_cosine": "mean cosine {:.2f}",
+            "isoscore": "IsoScore {:.2f}",
+        }
+        known = [text.format(self.values[k]) for k, text in words.items() if k in self.values]
+        return ", ".join(known) or "nothing measured speaks against it"
+
+    def __str__(self) -> str:
+        rows = [
+            (name, _shown(name, value), RECORDS[name].better, RECORDS[name].summary)
+            for name, value in self.values.items()
+        ]
+        head = ("metric", "value", "better", "what it is")
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
+        lines = [f"{self.n_samples:,} rows of {self.n_features} dimensions"]
+        lines[0] += ", centred for X'X" if self.center else ""
+        for row in [head, *rows]:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            lines.append("  ".join([*cells, row[3]]).rstrip())
+        if self.partition_isotropy_range is not None:
+            low, high = self.partition_isotropy_range
+            lines.append(f"partition_isotropy depends on the basis here: {low:.3g} to {high:.3g}")
+        return "\n".join([*lines, self.verdict])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if name == "rogue_dimensions":
+        top = np.argsort(-value, kind="stable")[:3]
+        return ", ".join(f"{i}: {value[i]:.0%}" for i in top)
+    if isinstance(value, np.ndarray):
+        shown = ", ".join(f"{v:.3g}" for v in value[:3])
+        return shown + (", ..." if len(value) > 3 else "")
+    if name == "norms":
+        return f"{value['min']:.3g} / {value['q50']:.3g} / {value['max']:.3g}"
+    return "see .local_isotropy"

@@ -1,0 +1,105 @@
+"""Cosines between all pairs of rows, exactly, from sums of unit rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isotropy import linalg
+from isotropy.linalg import Floats
+from isotropy.metrics.base import gather, record
+from isotropy.stats import Directions
+
+
+def contributions(directions: Directions) -> Floats:
+    """What each dimension adds to the mean cosine."""
+    pairs = directions.weight**2 - directions.squared_weight
+    if pairs <= 0:
+        return np.full(directions.n_features or 0, np.nan)
+    total = linalg.to_numpy(directions.unit_sum)
+    own: Floats = linalg.to_numpy(directions.unit_square_sum)
+    return (total**2 - own) / pairs
+
+
+def average(directions: Directions) -> float:
+    """Mean cosine over pairs of different rows."""
+    pairs = directions.weight**2 - directions.squared_weight
+    total = linalg.to_numpy(directions.unit_sum)
+    return float((total @ total - directions.squared_weight) / pairs) if pairs > 0 else np.nan
+
+
+def shares(directions: Directions) -> Floats:
+    parts = contributions(directions)
+    total: float = parts.sum()
+    return parts / total
+
+
+@record(
+    summary="mean cosine over all pairs of rows",
+    paper="Ethayarajh 2019",
+    equation="(||s||^2 - n)/(n (n - 1)), s = sum of unit rows",
+    range=(-1.0, 1.0),
+    better="nearer zero",
+    invariant=("rotation", "scale"),
+    needs=("directions",),
+    evaluate=lambda statistics: average(statistics.directions),
+    note="near zero does not mean isotropic: rows along one line through the origin score zero",
+)
+def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
+    r"""Mean cosine over all pairs of different rows, in [-1, 1]; exact, in one pass.
+
+    (||s||^2 - n)/(n (n - 1)) with s the sum of unit rows; with weights
+    (||s||^2 - sum w^2)/((sum w)^2 - sum w^2).
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    sample_weight : array of shape (n_samples,), optional
+
+    Notes
+    -----
+    Zero rows have no direction and are left out. NaN with fewer than two other rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mean_cosine(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
+    0.3333333333333333
+    """
+    statistics = gather(X, {"directions"}, sample_weight=sample_weight, caller="mean_cosine")
+    return average(statistics.directions)
+
+
+@record(
+    summary="each dimension's share of the mean cosine",
+    paper="Timkey and van Schijndel 2021",
+    equation="c_j / sum_j c_j, c_j = mean over pairs of u_j v_j",
+    range=(-np.inf, np.inf),
+    better="neither",
+    invariant=("scale",),
+    needs=("directions",),
+    evaluate=lambda statistics: shares(statistics.directions),
+    note="means little where the mean cosine is near zero, which it is divided by",
+)
+def rogue_dimensions(X: Any, *, sample_weight: object = None) -> Floats:
+    r"""Share of the mean cosine that each dimension brings; the shares add up to one.
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    sample_weight : array of shape (n_samples,), optional
+
+    Returns
+    -------
+    array of shape (n_features,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((500, 8)) + [0, 0, 5, 0, 0, 0, 0, 0]
+    >>> int(rogue_dimensions(X).argmax()), bool(rogue_dimensions(X).max() > 0.99)
+    (2, True)
+    """
+    statistics = gather(X, {"directions"}, sample_weight=sample_weight, caller="rogue_dimensions")
+    return shares(statistics.directions)

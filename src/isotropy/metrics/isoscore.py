@@ -1,0 +1,107 @@
+"""IsoScore in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from isotropy.errors import InputError
+from isotropy.metrics.base import RECORDS, Statistics, gather, record
+from isotropy.stats import Moments
+
+
+def squared_traces(moments: Moments, unbiased: bool = False) -> tuple[float, float]:
+    """(tr S)^2 and tr(S^2) of the covariance, or unbiased estimates of both."""
+    n = moments.weight
+    S = moments.scatter
+    trace, square = float(np.trace(S)) / (n - 1), float(np.vdot(S, S)) / (n - 1) ** 2
+    if not unbiased:
+        return trace**2, square
+    if n < 4:
+        raise InputError(
+            f"isoscore: X must have at least 4 rows for unbiased=True, got {n:g}. "
+            "Use unbiased=False."
+        )
+    # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers.
+    Q = moments.centred.fourth / (n - 1)
+    factor = (n - 1) / (n * (n - 2) * (n - 3))
+    return (
+        factor * (2 * square + (n * n - 3 * n + 1) * trace**2 - n * Q),
+        factor * ((n - 1) * (n - 2) * square + trace**2 - n * Q),
+    )
+
+
+def score(moments: Moments, unbiased: bool = False) -> float:
+    """(p - 1)/(d - 1) with p the participation ratio."""
+    d = moments.n_features or 0
+    if moments.weight <= 1 or d < 2:
+        return float("nan")
+    trace, square = squared_traces(moments, unbiased)
+    return (trace / square - 1) / (d - 1) if square != 0 else float("nan")
+
+
+@record(
+    summary="fraction of dimensions used evenly by the covariance",
+    paper="Rudman et al. 2022",
+    equation="(p - 1)/(d - 1), p = tr(C)^2 / ||C||_F^2",
+    range=(0.0, 1.0),
+    better="higher",
+    invariant=("rotation", "scale", "translation"),
+    needs=("moments",),
+    evaluate=lambda statistics: score(statistics.moments),
+    note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
+)
+def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) -> float:
+    r"""IsoScore of X in [0, 1]; one where every direction has the same variance.
+
+    (p - 1)/(d - 1) with p = tr(C)^2 / ||C||_F^2, the participation ratio of the covariance C.
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    unbiased : bool
+        Replace (tr C)^2 and tr(C^2) by their unbiased estimates, which assume no distribution.
+        The ratio of the two can leave [0, 1] for few rows and is not clipped. Needs 4 rows.
+    sample_weight : array of shape (n_samples,), optional
+        Counted as repetitions.
+
+    Notes
+    -----
+    The steps of [1]_ collapse to this form, which needs no decomposition. For n rows an
+    isotropic Gaussian of d dimensions scores about n/(n + d); `unbiased` removes that with the
+    estimators of [2]_. NaN where all rows are equal or d is 1: there is nothing to compare.
+
+    References
+    ----------
+    .. [1] Rudman, Gillman, Rayne and Eickhoff, IsoScore: measuring the uniformity of embedding
+       space utilization, 2022.
+    .. [2] Himeno and Yamada, Estimations for some functions of covariance matrix in high
+       dimension under non-normality and its applications, 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((50, 100))
+    >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
+    (0.32, 1.0)
+    """
+    moments = gather(X, {"moments"}, sample_weight=sample_weight, caller="isoscore").moments
+    return score(moments, unbiased)
+
+
+def evaluate_unbiased(statistics: Statistics) -> float:
+    """The unbiased score, NaN below 4 rows."""
+    moments = statistics.moments
+    return score(moments, unbiased=True) if moments.weight >= 4 else float("nan")
+
+
+RECORDS["isoscore_unbiased"] = replace(
+    RECORDS["isoscore"],
+    name="isoscore_unbiased",
+    summary="the same from unbiased estimates of (tr C)^2 and tr(C^2)",
+    paper="Rudman et al. 2022; traces of Himeno and Yamada 2014",
+    evaluate=evaluate_unbiased,
+    note="a ratio of estimates: it can leave [0, 1] for few rows, and is not clipped; n >= 4",
+)

@@ -1,0 +1,95 @@
+"""Norms of rows and of their mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isotropy.linalg import Floats
+from isotropy.metrics.base import Statistics, gather, record
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def drift(statistics: Statistics) -> float:
+    """Norm of the mean over the mean norm."""
+    mean_norm = statistics.directions.mean_norm
+    return float(np.linalg.norm(statistics.mean) / mean_norm) if mean_norm > 0 else float("nan")
+
+
+def summary(statistics: Statistics) -> dict[str, float]:
+    """Mean, extremes and quantiles of the norms."""
+    directions, sample = statistics.directions, statistics.sample
+    rows = np.asarray(sample.rows, dtype=np.float64)
+    quantiles = _weighted_quantiles(np.linalg.norm(rows, axis=1), sample.weights)
+    return {
+        "mean": directions.mean_norm,
+        "min": directions.norm_min,
+        **{f"q{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, quantiles, strict=True)},
+        "max": directions.norm_max,
+    }
+
+
+def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:
+    if weights is None or (weights == weights[0]).all():
+        return np.quantile(values, QUANTILES)
+    return np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf")
+
+
+@record(
+    summary="norm of the mean over the mean norm: how far the whole space has drifted",
+    paper="too much in common, table 1",
+    equation="||mean(x)|| / mean(||x||)",
+    range=(0.0, 1.0),
+    better="lower",
+    invariant=("rotation", "scale"),
+    needs=("moments", "directions"),
+    evaluate=drift,
+)
+def mean_norm_ratio(X: Any, *, sample_weight: object = None) -> float:
+    r"""Norm of the mean row over the mean norm, in [0, 1]; zero where there is no drift.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(mean_norm_ratio(np.array([[3.0, 4.0], [3.0, -4.0]])), 6)
+    0.6
+    """
+    return drift(
+        gather(X, {"moments", "directions"}, sample_weight=sample_weight, caller="mean_norm_ratio")
+    )
+
+
+@record(
+    summary="mean, extremes and quantiles of the norms of rows",
+    paper="too much in common, appendix C",
+    equation="quantiles of ||x||",
+    range=(0.0, np.inf),
+    better="neither",
+    invariant=("rotation",),
+    needs=("directions", "sample"),
+    evaluate=summary,
+    note="quantiles are of a seeded sample of 5,000 rows where there are more",
+)
+def norms(X: Any, *, sample_weight: object = None, random_state: int = 0) -> dict[str, float]:
+    r"""Mean, minimum, maximum and 5, 25, 50, 75 and 95 % quantiles of the norms of rows.
+
+    Mean, minimum and maximum are exact; the quantiles are those of a seeded sample of 5,000 rows
+    where there are more.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> norms(np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 3.0]]))["q50"]
+    3.0
+    """
+    return summary(
+        gather(
+            X,
+            {"directions", "sample"},
+            sample_weight=sample_weight,
+            random_state=random_state,
+            caller="norms",
+        )
+    )

@@ -1,0 +1,163 @@
+"""Metrics of the eigenvalues: of the covariance, or of X itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isotropy import checks
+from isotropy.linalg import Floats
+from isotropy.metrics.base import Statistics, gather, record
+from isotropy.metrics.isoscore import squared_traces
+
+
+def explained(statistics: Statistics, k: int) -> Floats:
+    """Cumulative shares of variance of the first k principal components."""
+    values = statistics.gram_centred[0]
+    total = float(np.trace(statistics.scatter))
+    return np.cumsum(values[:k]) / total if total > 0 else np.full(len(values[:k]), np.nan)
+
+
+def roots(statistics: Statistics) -> Floats:
+    """Singular values in descending order, min(n, d) of them."""
+    values, _ = statistics.gram
+    kept = min(statistics.moments.n_rows, statistics.n_features)
+    result: Floats = np.sqrt(values[:kept])
+    return result
+
+
+def entropy_rank(singular: Floats) -> float:
+    """exp of the entropy of the normalised singular values."""
+    p = singular[singular > 0]
+    if not len(p):
+        return float("nan")
+    p = p / p.sum()
+    return float(np.exp(-(p @ np.log(p))))
+
+
+@record(
+    summary="share of the variance that the first 1, 2, 3 principal components explain",
+    paper="isotropy layer paper, eq. 1",
+    equation="EV_k = sum_{i<=k} lambda_i / sum_i lambda_i, lambda of the covariance",
+    range=(0.0, 1.0),
+    better="lower",
+    invariant=("rotation", "scale", "translation"),
+    needs=("moments",),
+    evaluate=lambda statistics: explained(statistics, 3),
+)
+def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> float:
+    r"""Share of the variance, in [k/d, 1], that the first k principal components explain.
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    k : int
+        From 1 to n_features.
+    sample_weight : array of shape (n_samples,), optional
+
+    Notes
+    -----
+    Eq. 1 of the isotropy layer paper, of the centred rows. NaN where all rows are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> explained_variance(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    0.8
+    """
+    caller = "explained_variance"
+    statistics = gather(X, {"moments"}, sample_weight=sample_weight, caller=caller)
+    k = checks.integer(k, "k", caller, 1, statistics.n_features)
+    return float(explained(statistics, k)[-1])
+
+
+def participation(statistics: Statistics) -> float:
+    trace, square = squared_traces(statistics.moments)
+    return trace / square if square > 0 else float("nan")
+
+
+@record(
+    summary="number of directions that the variance is effectively spread over",
+    paper="participation ratio, e.g. Rudman et al. 2022",
+    equation="p = tr(C)^2 / ||C||_F^2",
+    range=(1.0, np.inf),
+    better="higher",
+    invariant=("rotation", "scale", "translation"),
+    needs=("moments",),
+    evaluate=participation,
+)
+def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
+    r"""Participation ratio tr(C)^2 / ||C||_F^2 of the covariance, in [1, d].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> participation_ratio(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
+    2.0
+    """
+    return participation(
+        gather(X, {"moments"}, sample_weight=sample_weight, caller="participation_ratio")
+    )
+
+
+@record(
+    summary="singular values of X in descending order",
+    paper="too much in common, figure 1",
+    equation="square roots of the eigenvalues of X'X",
+    range=(0.0, np.inf),
+    better="neither",
+    invariant=("rotation",),
+    needs=("moments",),
+    evaluate=roots,
+)
+def singular_values(X: Any, center: bool = False, *, sample_weight: object = None) -> Floats:
+    r"""Singular values of X, or of the centred X, in descending order, min(n, d) of them.
+
+    Parameters
+    ----------
+    X : array, tensor or source of shape (n_samples, n_features)
+    center : bool
+        Subtract the mean first.
+    sample_weight : array of shape (n_samples,), optional
+
+    Notes
+    -----
+    From the eigenvalues of X'X, which one pass gives: a singular value below about 1e-8 of the
+    largest one of the centred rows (3e-3 of a typical one for float32 rows by the million) is
+    below rounding and given as zero. A mean far from the origin costs no digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> singular_values(np.diag([3.0, 2.0]))
+    array([3., 2.])
+    """
+    return roots(
+        gather(X, {"moments"}, sample_weight=sample_weight, center=center, caller="singular_values")
+    )
+
+
+@record(
+    summary="exponential of the entropy of the normalised singular values of X",
+    paper="Roy and Vetterli 2007",
+    equation="exp(-sum p log p), p = sigma / sum sigma",
+    range=(1.0, np.inf),
+    better="higher",
+    invariant=("rotation", "scale"),
+    needs=("moments",),
+    evaluate=lambda statistics: entropy_rank(roots(statistics)),
+)
+def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None) -> float:
+    r"""Effective rank of X, or of the centred X, in [1, min(n, d)]; NaN where X is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(effective_rank(np.eye(5)), 6), round(effective_rank(np.diag([1.0, 1e-9])), 6)
+    (5.0, 1.0)
+    """
+    statistics = gather(
+        X, {"moments"}, sample_weight=sample_weight, center=center, caller="effective_rank"
+    )
+    return entropy_rank(roots(statistics))

@@ -1,0 +1,20 @@
+"""Repairs: scikit-learn transformers that make a space more even, and ship as one file."""
+
+from isotropy.repairs.all_but_the_top import AllButTheTop
+from isotropy.repairs.base import Repair, load
+from isotropy.repairs.center import Center
+from isotropy.repairs.cluster_removal import ClusterRemoval
+from isotropy.repairs.scaled_center import ScaledCenter
+from isotropy.repairs.standardize import Standardize
+from isotropy.repairs.whiten import Whiten
+
+__all__ = [
+    "AllButTheTop",
+    "Center",
+    "ClusterRemoval",
+    "Repair",
+    "ScaledCenter",
+    "Standardize",
+    "Whiten",
+    "load",
+]

@@ -1,0 +1,287 @@
+"""The contract of every repair: scikit-learn's, and a file that ships."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from isotropy import checks, linalg
+from isotropy.checks import Array
+from isotropy.engines import over_threads, reduce
+from isotropy.errors import InputError, NotAffineError
+from isotropy.linalg import Floats
+from isotropy.repairs import files
+from isotropy.sources import Source, as_source
+from isotropy.stats import Statistic
+
+
+class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """A map of rows to rows, fitted from statistics.
+
+    A subclass defines `_fit(source)` and `_apply(rows)`, names its fitted arrays in `learned`,
+    and is found by its `name` from then on.
+    """
+
+    name: ClassVar[str] = ""
+    learned: ClassVar[tuple[str, ...]] = ()
+    by_name: ClassVar[dict[str, type[Repair]]] = {}
+
+    normalize: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            Repair.by_name[cls.name] = cls
+
+    def fit(self, X: Any, y: object = None, sample_weight: object = None) -> Self:
+        """Fit to the rows of X, which is not modified.
+
+        Parameters
+        ----------
+        X : array, tensor or source of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        source = self._source(X, sample_weight, reset=True)
+        self._check_params()
+        self.n_samples_seen_ = source.n_samples
+        self._fit(source)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The repaired rows, in the dtype and on the device of X.
+
+        Parameters
+        ----------
+        X : array or tensor of shape (n_samples, n_features)
+
+        Returns
+        -------
+        array or tensor of shape (n_samples, n_features_out)
+        """
+        rows = self._rows(X)
+        return _restored(self._blockwise(self._finished, rows, self._n_features_out), X)
+
+    def affine(self) -> tuple[Floats, Floats]:
+        """(A, b) with transform(X) equal to X @ A.T + b.
+
+        Raises
+        ------
+        NotAffineError
+            Where the repair has no such form, or ends in `normalize`.
+        """
+        check_is_fitted(self)
+        if self.normalize:
+            raise NotAffineError(
+                f"{type(self).__name__}: normalize=True is not affine. Use normalize=False and "
+                "scale the rows afterwards."
+            )
+        return self._affine()
+
+    def save(self, path: Any, note: str = "") -> None:
+        """Write the fitted repair to one safetensors file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+        note : str
+            Free text kept in the header, such as the model and the corpus.
+        """
+        check_is_fitted(self)
+        files.write(path, self._header(note), self._tensors())
+
+    def _header(self, note: str) -> dict[str, Any]:
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "method": self.name,
+            "params": self.get_params(),
+            "n_features": self.n_features_in_,
+            "n_samples": self.n_samples_seen_,
+            "feature_names": None if names is None else [str(name) for name in names],
+            "note": note,
+        }
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {name: np.asarray(getattr(self, name)) for name in self.learned}
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+        self.n_features_in_ = header["n_features"]
+        self.n_samples_seen_ = header["n_samples"]
+        self.note_ = header["note"]
+        if header["feature_names"] is not None:
+            self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+        for name in self.learned:
+            value = tensors[name]
+            setattr(self, name, value if value.ndim else value.item())
+
+    def _fit(self, source: Source) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _fit().")
+
+    def _apply(self, rows: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must define _apply().")
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        raise NotAffineError(f"{type(self).__name__} is not affine.")
+
+    def _check_params(self) -> None:
+        if not isinstance(self.normalize, (bool, np.bool_)):
+            raise InputError(
+                f"{type(self).__name__}: normalize must be True or False, got {self.normalize!r}."
+            )
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_features_in_)
+
+    def _finished(self, rows: Array) -> Array:
+        repaired = self._apply(rows)
+        return linalg.unit_rows(repaired) if self.normalize else repaired
+
+    def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
+        caller = type(self).__name__
+        source = as_source(X, sample_weight, caller)
+        if not reset and hasattr(self, "n_features_in_"):
+            checks.n_features(X, self.n_features_in_, caller)
+        if source is X:
+            self.n_features_in_ = source.n_features
+        else:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        return source
+
+    def _rows(self, X: Any) -> Array:
+        """X checked for `transform`, in float32 or float64."""
+        check_is_fitted(self)
+        caller = type(self).__name__
+        matrix = checks.matrix(X, caller)
+        checks.n_features(matrix, self.n_features_in_, caller)
+        if not checks.is_tensor(X):
+            validate_data(self, X, reset=False, skip_check_array=True)
+        rows = linalg.native(matrix)
+        checks.finite(rows, caller)
+        return rows
+
+    def _blockwise(self, function: Any, rows: Array, n_out: int) -> Array:
+        """function(rows), in blocks over threads where there are many rows."""
+        bounds = [start for start, _, _ in linalg.blocks(rows)] + [rows.shape[0]]
+        if len(bounds) == 2:
+            return function(rows)
+        out = linalg.empty((rows.shape[0], n_out), rows)
+
+        def fill(i: int) -> None:
+            part = slice(bounds[i], bounds[i + 1])
+            out[part] = function(rows[part])
+
+        over_threads(fill, range(len(bounds) - 1))
+        return out
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return all(hasattr(self, name) for name in self.learned)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _restored(rows: Array, X: Any) -> Array:
+    """rows in the kind and dtype of X, as far as X was floating."""
+    if not checks.is_tensor(X):
+        kept = np.asarray(X).dtype
+        return rows.astype(kept, copy=False) if kept.kind == "f" else rows
+    import torch
+
+    tensor = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
+    return tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
+
+
+class SummedRepair(Repair):
+    """A repair solved from one mergeable statistic, which it keeps.
+
+    So it can be fitted part by part (`partial_fit`) and from parts fitted apart (`merge`).
+    A subclass names its `statistic` and defines `_solve(statistic)`.
+    """
+
+    statistic: ClassVar[type[Statistic]]
+    statistic_: Any
+
+    def partial_fit(self, X: Any, y: object = None, sample_weight: object = None) -> Self:
+        """Add the rows of X to those already fitted; parameters as of `fit`."""
+        first = not hasattr(self, "statistic_")
+        source = self._source(X, sample_weight, reset=first)
+        self._check_params()
+        (found,) = reduce(source, [self.statistic()])
+        self.n_samples_seen_ = source.n_samples + (0 if first else self.n_samples_seen_)
+        self.statistic_ = found if first else self.statistic_.merge(found)
+        self._solve(self.statistic_)
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Add the rows that `other` was fitted on, as one fit to all of them would."""
+        name = type(self).__name__
+        check_is_fitted(self)
+        check_is_fitted(other)
+        if type(other) is not type(self) or other.get_params() != self.get_params():
+            raise InputError(f"{name}: other must be a {name} with the same parameters.")
+        self.statistic_.merge(other.statistic_)
+        self.n_samples_seen_ += other.n_samples_seen_
+        self._solve(self.statistic_)
+        return self
+
+    def _fit(self, source: Source) -> None:
+        (self.statistic_,) = reduce(source, [self.statistic()])
+        self._solve(self.statistic_)
+
+    def _solve(self, statistic: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _solve().")
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        state = {f"statistic.{name}": value for name, value in self.statistic_.state().items()}
+        return super()._tensors() | state
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+        super()._restore(header, tensors)
+        prefix = "statistic."
+        self.statistic_ = self.statistic.from_state(
+            {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        )
+
+
+class InvertibleRepair(SummedRepair):
+    """A repair with a way back: a subclass defines `_revert(rows)`."""
+
+    @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
+    def inverse_transform(self, X: Any) -> Any:
+        """The rows whose repair is X; not there with `normalize`, which forgets the norms."""
+        check_is_fitted(self)
+        caller = type(self).__name__
+        matrix = checks.matrix(X, caller)
+        checks.n_features(matrix, self._n_features_out, caller)
+        rows = linalg.native(matrix)
+        checks.finite(rows, caller)
+        return _restored(self._blockwise(self._revert, rows, self.n_features_in_), X)
+
+    def _revert(self, rows: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must define _revert().")
+
+
+def load(path: Any) -> Repair:
+    """The fitted repair that `save` wrote to path. Nothing in the file is executed.
+
+    Raises
+    ------
+    RepairFileError
+        Where the file is missing, damaged, of another kind, or of a newer format.
+    """
+    header, tensors = files.read(path, Repair.by_name)
+    repair = Repair.by_name[header["method"]](**header["params"])
+    repair._restore(header, tensors)
+    return repair

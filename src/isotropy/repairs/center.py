@@ -1,0 +1,56 @@
+"""Subtract the mean."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isotropy.checks import Array
+from isotropy.linalg import Floats, like
+from isotropy.repairs.base import InvertibleRepair
+from isotropy.repairs.removal import without
+from isotropy.stats import Moments
+
+
+class Center(InvertibleRepair):
+    r"""Subtract the mean of the rows: x - mean.
+
+    Parameters
+    ----------
+    normalize : bool
+        Scale the repaired rows to length one; zero rows stay zero.
+
+    Attributes
+    ----------
+    mean_ : array of shape (n_features,)
+    statistic_ : Moments
+        What it was fitted on.
+
+    Notes
+    -----
+    Eq. 9 of Bis, Podkorytov and Liu 2021. Affine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Center().fit_transform(np.array([[1.0, 2.0], [3.0, 6.0]]))
+    array([[-1., -2.], [ 1., 2.]])
+    """
+
+    name = "center"
+    learned = ("mean_",)
+    statistic = Moments
+
+    def __init__(self, normalize: bool = False) -> None:
+        self.normalize = normalize
+
+    def _solve(self, statistic: Moments) -> None:
+        self.mean_ = statistic.mean
+
+    def _apply(self, rows: Array) -> Array:
+        return without(rows, like(self.mean_, rows), np.zeros((0, self.n_features_in_)))
+
+    def _revert(self, rows: Array) -> Array:
+        return rows + like(self.mean_, rows)
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        return np.eye(self.n_features_in_), -self.mean_

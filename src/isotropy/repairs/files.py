@@ -1,0 +1,108 @@
+"""One safetensors file per repair: arrays, and a JSON header with everything else."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from isotropy._version import __version__
+from isotropy.errors import InputError, RepairFileError
+
+FORMAT = 1
+KEY = "isotropy.repair"
+
+
+def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+    """Write header and tensors beside the target, then rename: whole or not at all."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
+    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    whole = header | {
+        "format": FORMAT,
+        "versions": {
+            "isotropy": __version__,
+            "numpy": np.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "checksum": checksum(tensors),
+    }
+    try:
+        text = json.dumps(whole, default=_plain)
+    except TypeError as error:
+        raise InputError(f"save: parameters must be plain values: {error}.") from None
+    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    os.close(handle)
+    try:
+        save_file(tensors, part, metadata={KEY: text})
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Any, methods: Container[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and tensors of a file written by `write`, or one clear line."""
+    name = str(path)
+    if not Path(path).is_file():
+        raise RepairFileError(f"load: {name!r} must be a file, and there is none.")
+    try:
+        with safe_open(name, framework="numpy") as file:
+            text = (file.metadata() or {}).get(KEY)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RepairFileError(
+            f"load: {name!r} is damaged or not a safetensors file ({error}). Save it again."
+        ) from None
+    if text is None:
+        raise RepairFileError(f"load: {name!r} is a safetensors file, but holds no repair.")
+    try:
+        header: dict[str, Any] = json.loads(text)
+        version, method = header["format"], header["method"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RepairFileError(f"load: {name!r} has a damaged header ({error!r}).") from None
+    if version != FORMAT or method not in methods:
+        writer = header.get("versions", {}).get("isotropy", "unknown")
+        raise RepairFileError(
+            f"load: {name!r} holds {method!r} in format {version}, written by isotropy {writer}; "
+            f"this is isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
+        )
+    if header.get("checksum") != checksum(tensors):
+        raise RepairFileError(f"load: {name!r} is damaged: its checksum does not fit. Save again.")
+    return header, tensors
+
+
+def checksum(tensors: dict[str, NDArray[Any]]) -> int:
+    """CRC-32 over names, dtypes, shapes and bytes, in the order of names."""
+    value = 0
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
+        value = zlib.crc32(array.tobytes(), value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

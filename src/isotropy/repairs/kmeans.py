@@ -1,0 +1,85 @@
+"""k-means over any source: Lloyd over chunks, started from a sample."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isotropy import linalg
+from isotropy.engines import reduce
+from isotropy.linalg import Floats
+from isotropy.sources import ArraySource, Source
+from isotropy.stats import ClusterSums, Sample
+
+ROWS_PER_CLUSTER = 256
+N_STARTS = 3
+SAMPLE_STEPS = 50
+SOURCE_STEPS = 10
+TOLERANCE = 1e-4
+
+
+def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
+    """Centroids of shape (n_clusters, n_features), fewer where there are fewer distinct rows.
+
+    The start is the best of a few k-means++ starts run to the end on a sample of 256 rows a
+    cluster; Lloyd's steps over the whole source follow. Deterministic for a `random_state`.
+    """
+    (sample,) = reduce(source, [Sample(max(1000, ROWS_PER_CLUSTER * n_clusters), random_state)])
+    random = np.random.default_rng(random_state)
+    assert sample.rows is not None
+    assert sample.weights is not None
+    inner = ArraySource(sample.rows, sample.weights)
+    tries = [
+        lloyd(inner, plus_plus(sample.rows, sample.weights, n_clusters, random), SAMPLE_STEPS)
+        for _ in range(N_STARTS)
+    ]
+    centroids, _ = min(tries, key=lambda found: found[1])
+    if sample.complete:
+        return centroids
+    return lloyd(source, centroids, SOURCE_STEPS)[0]
+
+
+def lloyd(source: Source, centroids: Floats, n_steps: int) -> tuple[Floats, float]:
+    """(centroids, inertia before their last move) after at most n_steps of Lloyd's algorithm.
+
+    Stops when a step lowers the inertia by less than 1e-4 of it.
+    """
+    inertia = np.inf
+    for _ in range(n_steps):
+        (sums,) = reduce(source, [ClusterSums(centroids)])
+        centroids = sums.means
+        if sums.inertia > (1 - TOLERANCE) * inertia:
+            inertia = sums.inertia
+            break
+        inertia = sums.inertia
+    return centroids, float(inertia)
+
+
+def plus_plus(
+    rows: np.ndarray, weights: Floats, n_clusters: int, random: np.random.Generator
+) -> Floats:
+    """Greedy k-means++ seeds: of a few candidates drawn by squared distance, the best each time."""
+    n_candidates = 2 + int(np.log(n_clusters))
+    chosen = [int(random.choice(len(rows), p=weights / weights.sum()))]
+    squared = linalg.squared_norms(rows)
+    distances = _distances(rows, squared, chosen)[0]
+    while len(chosen) < n_clusters:
+        potential = np.cumsum(weights * distances)
+        if potential[-1] <= 0:
+            break  # fewer distinct rows than clusters
+        drawn = np.searchsorted(potential, random.random(n_candidates) * potential[-1])
+        drawn = np.minimum(drawn, len(rows) - 1)
+        nearer = np.minimum(distances, _distances(rows, squared, drawn))
+        best = int(np.argmin(nearer @ weights))
+        chosen.append(int(drawn[best]))
+        distances = nearer[best]
+    return np.asarray(rows[chosen], dtype=np.float64)
+
+
+def _distances(rows: np.ndarray, squared: np.ndarray, chosen: object) -> Floats:
+    """Squared distances of the chosen rows to all, of shape (n_chosen, n_rows)."""
+    picked = np.asarray(chosen)
+    d = squared[picked, None] + squared - 2 * rows[picked] @ rows.T
+    d[np.arange(len(picked)), picked] = 0
+    # what is left of two equal rows is rounding, not distance
+    noise = 64 * np.finfo(rows.dtype).eps * (squared[picked, None] + squared)
+    return np.where(d > noise, d, 0.0).astype(np.float64)

@@ -1,0 +1,85 @@
+"""One family: subtract the mean of a row's cluster, then its dominant (or least) directions.
+
+(1 cluster, 0 directions) is centring, (1, D) all-but-the-top, (k, 0) the cluster zero-mean
+setting, (k, D) cluster removal; `side` says from which end of the spectrum directions go.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+
+from isotropy import checks, linalg
+from isotropy.checks import Array
+from isotropy.errors import IsotropyWarning
+from isotropy.linalg import Floats
+from isotropy.stats import Moments
+
+Side = Literal["top", "bottom"]
+SIDES = ("top", "bottom")
+
+
+def n_directions(n_components: int | None, n_features: int, caller: str) -> int:
+    """How many directions to remove: ceil(d/100) for None, at most d - 1."""
+    if n_components is None:
+        return min(math.ceil(n_features / 100), n_features - 1)
+    wanted = checks.integer(n_components, "n_components", caller, 0)
+    if wanted >= n_features:
+        warnings.warn(
+            f"{caller}: n_components={wanted} would leave nothing of {n_features} features; "
+            f"{n_features - 1} directions are removed.",
+            IsotropyWarning,
+            stacklevel=4,
+        )
+    return min(wanted, n_features - 1)
+
+
+def directions(moments: Moments, n_components: int, side: str) -> Floats:
+    """Principal directions to remove, as rows; fewer where the rows do not have as many.
+
+    From the top, directions without variance stay, and so does the last one with variance:
+    removing it would turn every row into zero.
+    """
+    scatter = moments.scatter
+    d = len(scatter)
+    if n_components == 0:
+        return np.zeros((0, d))
+    ends = (d - n_components, d - 1) if side == "top" else (0, n_components - 1)
+    values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
+    if side == "bottom":
+        return vectors.T
+    values, vectors = values[::-1], vectors[:, ::-1]
+    trace = float(np.trace(scatter))
+    noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
+    kept = int(np.count_nonzero(values > noise))
+    if kept and trace - float(values[:kept].sum()) <= noise:
+        kept -= 1
+    return vectors[:, :kept].T
+
+
+def without(rows: Array, mean: Array, components: Array) -> Array:
+    """rows - mean, without their projections on the components."""
+    Y = rows - mean
+    if components.shape[0]:
+        Y -= (Y @ components.T) @ components
+    return Y
+
+
+def apply(rows: Array, centers: Floats, means: Floats, components: Floats, counts: Any) -> Array:
+    """Each row without its nearest cluster's mean and directions."""
+    means, components = linalg.like(means, rows), linalg.like(components, rows)
+    if len(means) == 1:
+        return without(rows, means[0], components[0])
+    labels, _ = linalg.nearest(rows, linalg.like(centers, rows))
+    found = linalg.to_numpy(labels)
+    out = linalg.empty(tuple(rows.shape), rows)
+    for cluster in np.unique(found):
+        members = linalg.index(np.flatnonzero(found == cluster), rows)
+        out[members] = without(
+            rows[members], means[cluster], components[cluster, : int(counts[cluster])]
+        )
+    return out

@@ -1,0 +1,67 @@
+"""Subtract the mean direction, scaled by each row's norm."""
+
+from __future__ import annotations
+
+from isotropy import linalg
+from isotropy.checks import Array
+from isotropy.errors import NotAffineError
+from isotropy.linalg import Floats, like, namespace
+from isotropy.repairs.base import InvertibleRepair
+from isotropy.stats import Directions
+
+
+class ScaledCenter(InvertibleRepair):
+    r"""Subtract the mean of the unit rows, times each row's own norm: x - ||x|| m.
+
+    Parameters
+    ----------
+    normalize : bool
+        Scale the repaired rows to length one; zero rows stay zero.
+
+    Attributes
+    ----------
+    direction_ : array of shape (n_features,)
+        Mean m of the unit rows; zero rows have no direction and are left out of it.
+    statistic_ : Directions
+        What it was fitted on.
+
+    Notes
+    -----
+    Section 5.2 of Bis, Podkorytov and Liu 2021. Not affine, since it uses each row's norm; on
+    unit rows it is: there it subtracts `direction_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ScaledCenter().fit_transform(np.array([[2.0, 0.0], [0.0, 4.0]]))
+    array([[ 1., -1.], [-2., 2.]])
+    """
+
+    name = "scaled-center"
+    learned = ("direction_",)
+    statistic = Directions
+
+    def __init__(self, normalize: bool = False) -> None:
+        self.normalize = normalize
+
+    def _solve(self, statistic: Directions) -> None:
+        weight = statistic.weight if statistic.weight > 0 else 1.0
+        self.direction_ = linalg.to_numpy(statistic.unit_sum) / weight
+
+    def _apply(self, rows: Array) -> Array:
+        norms = namespace(rows).sqrt(linalg.squared_norms(rows))
+        return rows - norms[:, None] * like(self.direction_, rows)
+
+    def _revert(self, rows: Array) -> Array:
+        # r = ||x|| solves (1 - m.m) r^2 - 2 (y.m) r - y.y = 0, and its other root is negative
+        m = like(self.direction_, rows)
+        gap = max(1.0 - float(self.direction_ @ self.direction_), 1e-12)
+        along = rows @ m
+        root = namespace(rows).sqrt(along**2 + gap * linalg.squared_norms(rows))
+        return rows + ((along + root) / gap)[:, None] * m
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        raise NotAffineError(
+            "ScaledCenter is not affine: it uses each row's norm. On unit rows it subtracts "
+            "direction_; normalise the rows and use that."
+        )

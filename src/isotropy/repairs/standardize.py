@@ -1,0 +1,60 @@
+"""Every dimension to mean zero and variance one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isotropy.checks import Array
+from isotropy.linalg import Floats, like
+from isotropy.repairs.base import InvertibleRepair
+from isotropy.stats import Moments
+
+
+class Standardize(InvertibleRepair):
+    r"""Subtract the mean and divide every dimension by its standard deviation.
+
+    Parameters
+    ----------
+    normalize : bool
+        Scale the repaired rows to length one; zero rows stay zero.
+
+    Attributes
+    ----------
+    mean_ : array of shape (n_features,)
+    scale_ : array of shape (n_features,)
+        Standard deviations; one for a constant dimension, which thus becomes zero, not NaN.
+    statistic_ : Moments
+        What it was fitted on.
+
+    Notes
+    -----
+    Affine. The same as scikit-learn's StandardScaler: deviations are of the population.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Standardize().fit_transform(np.array([[1.0, 7.0], [3.0, 7.0]]))
+    array([[-1., 0.], [ 1., 0.]])
+    """
+
+    name = "standardize"
+    learned = ("mean_", "scale_")
+    statistic = Moments
+
+    def __init__(self, normalize: bool = False) -> None:
+        self.normalize = normalize
+
+    def _solve(self, statistic: Moments) -> None:
+        self.mean_ = statistic.mean
+        variance = np.maximum(np.diag(statistic.scatter), 0) / statistic.weight
+        rounding = 10 * float(np.finfo(np.float64).eps) * np.abs(self.mean_)
+        self.scale_ = np.where(np.sqrt(variance) > rounding, np.sqrt(variance), 1.0)
+
+    def _apply(self, rows: Array) -> Array:
+        return (rows - like(self.mean_, rows)) / like(self.scale_, rows)
+
+    def _revert(self, rows: Array) -> Array:
+        return rows * like(self.scale_, rows) + like(self.mean_, rows)
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        return np.diag(1 / self.scale_), -self.mean_ / self.scale_

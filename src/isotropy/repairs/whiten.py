@@ -1,0 +1,170 @@
+"""Decorrelate and scale: covariance to identity, or part of the way."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from isotropy import checks, linalg
+from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.linalg import Floats, like
+from isotropy.repairs.base import InvertibleRepair
+from isotropy.stats import Moments
+
+ENOUGH_ROWS = 10
+
+
+class Whiten(InvertibleRepair):
+    r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
+
+    zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
+    the last U', the axes being principal components in order of variance.
+
+    Parameters
+    ----------
+    method : {"zca", "pca"}
+    eps : float
+        Eigenvalues below eps times the mean one count as that, which bounds the scale.
+    power : float
+        One whitens in full, zero only rotates or centres, a half is soft whitening.
+    n_components : int or None
+        Principal components kept, None all. With zca the others are set to zero.
+    shrinkage : float or "auto"
+        Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
+        that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
+    normalize : bool
+        Scale the repaired rows to length one; zero rows stay zero.
+
+    Attributes
+    ----------
+    mean_ : array of shape (n_features,)
+    components_ : array of shape (n_components_, n_features)
+        Principal axes.
+    scale_ : array of shape (n_components_,)
+        Factor along each axis; zero where the rows do not vary and nothing was shrunk.
+    shrinkage_ : float
+    statistic_ : Moments
+        What it was fitted on.
+
+    Notes
+    -----
+    Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
+    mean. Covariances are divided by n - 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((500, 3)) @ np.diag([9.0, 1.0, 0.1])
+    >>> np.cov(Whiten().fit_transform(X).T).round(6) + 0.0
+    array([[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]])
+    """
+
+    name = "whiten"
+    learned = ("mean_", "components_", "scale_", "shrinkage_")
+    statistic = Moments
+
+    def __init__(
+        self,
+        method: Literal["zca", "pca"] = "zca",
+        eps: float = 1e-6,
+        power: float = 1.0,
+        n_components: int | None = None,
+        shrinkage: float | Literal["auto"] = "auto",
+        normalize: bool = False,
+    ) -> None:
+        self.method = method
+        self.eps = eps
+        self.power = power
+        self.n_components = n_components
+        self.shrinkage = shrinkage
+        self.normalize = normalize
+
+    @property
+    def n_components_(self) -> int:
+        """Principal components kept."""
+        return len(self.components_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_ if self.method == "pca" else int(self.n_features_in_)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the output columns: "whiten0", ... for pca, those of the input for zca."""
+        names = super().get_feature_names_out(input_features)
+        if self.method == "zca":
+            return names
+        return np.array([f"whiten{i}" for i in range(self.n_components_)], dtype=object)
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        name = type(self).__name__
+        checks.choice(self.method, "method", name, ("zca", "pca"))
+        checks.real(self.eps, "eps", name, 0.0)
+        checks.real(self.power, "power", name, 0.0)
+        if self.n_components is not None:
+            checks.integer(self.n_components, "n_components", name, 1, self.n_features_in_)
+        if self.shrinkage != "auto":
+            if isinstance(self.shrinkage, str):
+                raise InputError(
+                    f"{name}: shrinkage must be 'auto' or a number in [0, 1], got "
+                    f"{self.shrinkage!r}."
+                )
+            checks.real(self.shrinkage, "shrinkage", name, 0.0, 1.0)
+
+    def _solve(self, statistic: Moments) -> None:
+        values, vectors = linalg.eigh(statistic.scatter / max(statistic.weight - 1, 1.0))
+        values = linalg.resolved(values, statistic.resolution)
+        self.mean_ = statistic.mean
+        self.shrinkage_ = self._shrinkage(statistic)
+        spread = float(values.mean())
+        values = (1 - self.shrinkage_) * values + self.shrinkage_ * spread
+        varying = values > 0
+        floored = np.where(varying, np.maximum(values, self.eps * spread), 1.0)
+        kept = len(values) if self.n_components is None else self.n_components
+        self.scale_ = np.where(varying, floored ** (-self.power / 2), 0.0)[:kept]
+        largest = np.abs(vectors).argmax(axis=0)
+        signs = np.sign(vectors[largest, np.arange(len(values))])
+        self.components_ = (vectors * signs).T[:kept].copy()
+
+    def _shrinkage(self, statistic: Moments) -> float:
+        if self.shrinkage != "auto":
+            return float(self.shrinkage)
+        if statistic.weight >= ENOUGH_ROWS * self.n_features_in_:
+            return 0.0
+        return ledoit_wolf(statistic)
+
+    @property
+    def _matrix(self) -> Floats:
+        """A of shape (n_features_out, n_features)."""
+        scaled = self.scale_[:, None] * self.components_
+        matrix: Floats = scaled if self.method == "pca" else self.components_.T @ scaled
+        return matrix
+
+    def _apply(self, rows: Array) -> Array:
+        return (rows - like(self.mean_, rows)) @ like(self._matrix.T, rows)
+
+    def _revert(self, rows: Array) -> Array:
+        inverse = np.divide(1.0, self.scale_, out=np.zeros_like(self.scale_), where=self.scale_ > 0)
+        back = inverse[:, None] * self.components_
+        if self.method == "zca":
+            back = self.components_.T @ back
+        return rows @ like(back, rows) + like(self.mean_, rows)
+
+    def _affine(self) -> tuple[Floats, Floats]:
+        A = self._matrix
+        return A, -A @ self.mean_
+
+
+def ledoit_wolf(moments: Moments) -> float:
+    """Shrinkage towards the mean eigenvalue, in [0, 1], from second and fourth moments.
+
+    Lemma 3.4 and section 3.3 of Ledoit and Wolf, A well-conditioned estimator for
+    large-dimensional covariance matrices, 2004; the sum over rows is sum ||y||^4 in closed form.
+    """
+    n, S = moments.weight, moments.scatter / moments.weight
+    square = float(np.vdot(S, S))
+    distance = square - float(np.trace(S)) ** 2 / len(S)
+    error = max(moments.centred.fourth / n - square, 0.0) / n
+    return min(error / distance, 1.0) if distance > 0 else 1.0

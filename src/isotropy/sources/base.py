@@ -1,0 +1,66 @@
+"""What every source of vectors promises: chunks of rows that can be read, and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
+
+from isotropy.checks import Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`n_rows` rows of a source from global row number `first_row` on.
+
+    `file` and `place` say where a file source finds them; both are plain values, so that a chunk
+    can be read on another machine.
+    """
+
+    first_row: int
+    n_rows: int
+    file: str = ""
+    place: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows in float32 or float64, with the global number of the first one.
+
+    `carried` holds the other columns of the same rows, where the source has any.
+    """
+
+    first_row: int
+    rows: Array
+    weights: NDArray[Any] | None = None
+    carried: pa.Table | None = None
+
+
+class Source(Protocol):
+    """Rows of `n_features` numbers, in chunks that the source alone defines."""
+
+    @property
+    def n_features(self) -> int: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+    @property
+    def device(self) -> str:
+        """Where the rows lie: "cpu", or a torch device."""
+        ...
+
+    def chunks(self) -> list[Chunk]:
+        """All chunks, in the order of their rows."""
+        ...
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        """The rows of a chunk in order, in one or more batches of bounded size, all finite."""
+        ...

@@ -1,0 +1,18 @@
+"""Statistics that merge: small states of sums over rows, from which everything else follows."""
+
+from isotropy.stats.base import Statistic
+from isotropy.stats.clusters import ClusterMoments, ClusterSums
+from isotropy.stats.directions import Directions
+from isotropy.stats.moments import Moments
+from isotropy.stats.partition import LogPartition
+from isotropy.stats.sample import Sample
+
+__all__ = [
+    "ClusterMoments",
+    "ClusterSums",
+    "Directions",
+    "LogPartition",
+    "Moments",
+    "Sample",
+    "Statistic",
+]

@@ -1,0 +1,84 @@
+"""What every statistic promises: update, merge, an empty state, and plain arrays inside."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks, linalg
+from isotropy.checks import Array
+from isotropy.errors import InputError
+
+
+class Statistic:
+    """A small state of sums over rows.
+
+    An empty state is the identity of `merge`, merging is associative, and any sharding of the
+    rows equals one pass. `state()` gives plain numpy arrays that can be saved or sent, and
+    `from_state` brings the statistic back from them.
+    """
+
+    fields: ClassVar[tuple[str, ...]]
+    """Attributes that make up the state; an attribute that is None is left out of it."""
+
+    def update(self, X: Array, sample_weight: object = None, first_row: int = 0) -> Self:
+        """Add the rows of X, whose first one is row `first_row` of the whole data."""
+        X = linalg.native(checks.matrix(X, type(self).__name__))
+        w = checks.weights(sample_weight, X.shape[0], type(self).__name__)
+        self._expect_features(X.shape[1])
+        self._update(X, w, first_row)
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Add the rows that `other` has seen; `other` is left as it was."""
+        if type(other) is not type(self):
+            raise InputError(
+                f"{type(self).__name__}: other must be of the same kind, got "
+                f"{type(other).__name__}."
+            )
+        self._expect_same_settings(other)
+        if other.n_features is not None:
+            self._expect_features(other.n_features)
+            self._merge(other)
+        return self
+
+    def empty(self) -> Self:
+        """A new statistic with the same settings that has seen no rows."""
+        raise NotImplementedError(f"{type(self).__name__} must define empty().")
+
+    @property
+    def n_features(self) -> int | None:
+        """Width of the rows seen, None before the first."""
+        raise NotImplementedError(f"{type(self).__name__} must define n_features.")
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The state as numpy arrays by name."""
+        values = {name: getattr(self, name) for name in self.fields}
+        return {k: np.asarray(linalg.to_numpy(v)) for k, v in values.items() if v is not None}
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
+        """The statistic whose `state()` this is."""
+        self = cls.__new__(cls)
+        for name in cls.fields:
+            value = state.get(name)
+            setattr(self, name, value.item() if value is not None and not value.ndim else value)
+        return self
+
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _update().")
+
+    def _merge(self, other: Self) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define _merge().")
+
+    def _expect_same_settings(self, other: Self) -> None:
+        pass
+
+    def _expect_features(self, n_features: int) -> None:
+        if self.n_features is not None and n_features != self.n_features:
+            raise InputError(
+                f"{type(self).__name__}: rows must have {self.n_features} features like those "
+                f"already seen, got {n_features}."
+            )

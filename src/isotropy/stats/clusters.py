@@ -1,0 +1,144 @@
+"""Sums and moments of every cluster, given the centroids."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import linalg
+from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.linalg import Floats, double
+from isotropy.stats.base import Statistic
+from isotropy.stats.moments import Moments
+
+
+class _PerCluster(Statistic):
+    def __init__(self, centroids: Array) -> None:
+        self.centroids: Floats = np.asarray(centroids, dtype=np.float64)
+        if self.centroids.ndim != 2:
+            raise InputError(
+                f"{type(self).__name__}: centroids must be 2D, got {self.centroids.ndim}D."
+            )
+
+    def empty(self) -> Self:
+        return type(self)(self.centroids)
+
+    @property
+    def n_features(self) -> int | None:
+        return int(self.centroids.shape[1])
+
+    def _expect_same_settings(self, other: Self) -> None:
+        if not np.array_equal(self.centroids, other.centroids):
+            raise InputError(f"{type(self).__name__}: other must have the same centroids.")
+
+
+class ClusterSums(_PerCluster):
+    """Weight and sum of the rows nearest to each centroid, and the inertia: a step of k-means.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sums = ClusterSums(np.array([[0.0], [10.0]])).update(np.array([[1.0], [9.0], [11.0]]))
+    >>> sums.weight, sums.means.ravel(), sums.inertia
+    (array([1., 2.]), array([ 1., 10.]), 3.0)
+    """
+
+    fields = ("centroids", "weight", "total", "inertia")
+
+    def __init__(self, centroids: Array) -> None:
+        super().__init__(centroids)
+        self.weight: Floats = np.zeros(len(self.centroids))
+        self.total: Floats = np.zeros_like(self.centroids)  # of x - origin
+        self.inertia = 0.0
+
+    @property
+    def origin(self) -> Floats:
+        """Point about which rows are summed."""
+        middle: Floats = self.centroids.mean(0).astype(np.float32).astype(np.float64)
+        return middle
+
+    @property
+    def means(self) -> Floats:
+        """Mean of each cluster's rows; an empty cluster keeps its centroid."""
+        weight = np.where(self.weight > 0, self.weight, 1)[:, None]
+        means = self.origin + self.total / weight
+        kept: Floats = np.where(self.weight[:, None] > 0, means, self.centroids)
+        return kept
+
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+        xp = linalg.namespace(X)
+        centroids = linalg.like(self.centroids - self.origin, X)
+        clusters = linalg.like(np.arange(len(self.centroids)), X)
+        for _, rows, weight in linalg.blocks(X, w):
+            Y = rows - linalg.like(self.origin, X)
+            labels, distances = linalg.nearest(Y, centroids)
+            member = xp.astype(labels[:, None] == clusters, X.dtype)
+            if weight is not None:
+                member, distances = member * weight[:, None], distances * weight
+            self.weight += linalg.to_numpy(double(member.sum(0)))
+            self.total += linalg.to_numpy(double(member.T @ Y))
+            self.inertia += float(double(distances).sum())
+
+    def _merge(self, other: ClusterSums) -> None:
+        self.weight = self.weight + other.weight
+        self.total = self.total + other.total
+        self.inertia += other.inertia
+
+
+class ClusterMoments(_PerCluster):
+    """The `Moments` of the rows nearest to each centroid.
+
+    Parameters
+    ----------
+    centroids : array of shape (n_clusters, n_features)
+        Each cluster's moments are summed about its centroid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.array([[1.0, 0.0], [9.0, 0.0], [11.0, 2.0]])
+    >>> moments = ClusterMoments(np.array([[0.0, 0.0], [10.0, 0.0]])).update(rows)
+    >>> [cluster.n_rows for cluster in moments.clusters]
+    [1, 2]
+    >>> moments.clusters[1].mean
+    array([10., 1.])
+    """
+
+    def __init__(self, centroids: Array) -> None:
+        super().__init__(centroids)
+        self.clusters = [Moments(origin) for origin in self.centroids]
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        state = {"centroids": self.centroids}
+        for i, cluster in enumerate(self.clusters):
+            state |= {f"{i}.{name}": value for name, value in cluster.state().items()}
+        return state
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
+        self = cls(state["centroids"])
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in self.clusters]
+        for key, value in state.items():
+            if key != "centroids":
+                number, _, name = key.partition(".")
+                parts[int(number)][name] = value
+        self.clusters = [Moments.from_state(part) for part in parts]
+        return self
+
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+        centroids = linalg.like(self.centroids, X)
+        labels = np.concatenate(
+            [linalg.to_numpy(linalg.nearest(rows, centroids)[0]) for _, rows, _ in linalg.blocks(X)]
+        )
+        for i, cluster in enumerate(self.clusters):
+            members = np.flatnonzero(labels == i)
+            if len(members):
+                rows = X[linalg.index(members, X)]
+                cluster.update(rows, None if w is None else w[members])
+
+    def _merge(self, other: ClusterMoments) -> None:
+        for mine, theirs in zip(self.clusters, other.clusters, strict=True):
+            mine.merge(theirs)
