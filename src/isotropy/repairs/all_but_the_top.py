@@ -30,8 +30,8 @@ class AllButTheTop(SummedRepair):
     ----------
     mean_ : array of shape (n_features,)
     components_ : array of shape (n_removed, n_features)
-        Removed directions. From the top, directions without variance are never removed, nor is
-        the last one that has some, so fewer may go than were asked for.
+        Removed directions. A direction without variance is never removed, nor is the last one
+        that has some, so fewer may go than were asked for.
     statistic_ : Moments
         What it was fitted on.
 

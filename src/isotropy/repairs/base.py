@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import InputError, NotAffineError
+from isotropy.errors import InputError, NotAffineError, RepairFileError
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.sources import Source, as_source
@@ -282,6 +282,11 @@ def load(path: Any) -> Repair:
         Where the file is missing, damaged, of another kind, or of a newer format.
     """
     header, tensors = files.read(path, Repair.by_name)
-    repair = Repair.by_name[header["method"]](**header["params"])
-    repair._restore(header, tensors)
+    try:
+        repair = Repair.by_name[header["method"]](**header["params"])
+        repair._restore(header, tensors)
+    except (KeyError, TypeError) as error:
+        raise RepairFileError(
+            f"load: {str(path)!r} does not hold a whole repair ({error}). Save it again."
+        ) from None
     return repair

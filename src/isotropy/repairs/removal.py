@@ -41,24 +41,24 @@ def n_directions(n_components: int | None, n_features: int, caller: str) -> int:
 def directions(moments: Moments, n_components: int, side: str) -> Floats:
     """Principal directions to remove, as rows; fewer where the rows do not have as many.
 
-    From the top, directions without variance stay, and so does the last one with variance:
-    removing it would turn every row into zero.
+    Directions without variance are not among them, nor is the last one with variance: removing
+    it would turn every row into zero.
     """
     scatter = moments.scatter
     d = len(scatter)
     if n_components == 0:
         return np.zeros((0, d))
-    ends = (d - n_components, d - 1) if side == "top" else (0, n_components - 1)
+    ends = (d - n_components, d - 1) if side == "top" else (0, d - 1)
     values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
-    if side == "bottom":
-        return vectors.T
-    values, vectors = values[::-1], vectors[:, ::-1]
     trace = float(np.trace(scatter))
     noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
-    kept = int(np.count_nonzero(values > noise))
-    if kept and trace - float(values[:kept].sum()) <= noise:
-        kept -= 1
-    return vectors[:, :kept].T
+    varying = np.flatnonzero(values > noise)
+    if side == "top":
+        varying = varying[::-1]
+    removed = varying[:n_components]
+    if len(removed) and trace - float(values[removed].sum()) <= noise:
+        removed = removed[:-1]
+    return vectors[:, removed].T
 
 
 def without(rows: Array, mean: Array, components: Array) -> Array:

@@ -1,0 +1,3 @@
+from isotropy.cli import app
+
+app()

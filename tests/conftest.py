@@ -1,0 +1,38 @@
+"""Where models and data are, and the rule that in CI nothing that is present may skip."""
+
+import os
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks array API input only with it
+
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(os.environ.get("ISOTROPY_MODELS", "~/.cache/isotropy-models")).expanduser()
+MAY_SKIP = ("no CUDA device",)
+
+
+@pytest.fixture(scope="session")
+def models():
+    """Folder of pretrained models."""
+    return MODELS
+
+
+@pytest.fixture(scope="session")
+def data():
+    """Folder of benchmark sets."""
+    folder = os.environ.get("ISOTROPY_DATA")
+    if not folder:
+        pytest.skip("ISOTROPY_DATA is not set")
+    return Path(folder)
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if not os.environ.get("ISOTROPY_NO_SKIPS") or exitstatus:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    skipped = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
+    if any(not any(reason in text for reason in MAY_SKIP) for text in skipped):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,128 @@
+"""Cluster removal against the paper's steps written out, and where those would fail."""
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from isotropy import AllButTheTop, Center, ClusterRemoval
+from isotropy.errors import IsotropyWarning
+from isotropy.sources import ArraySource
+
+
+@pytest.fixture(scope="module")
+def X():
+    random = np.random.default_rng(5)
+    centers = 6 * random.standard_normal((5, 20))
+    spread = np.arange(1, 21) ** -0.5
+    return centers[random.integers(5, size=1500)] + spread * random.standard_normal((1500, 20))
+
+
+def written_out(X, labels, n_components):
+    """Section 3 of the cluster-based paper: centre each cluster, drop its top directions."""
+    out = np.empty_like(X)
+    for label in np.unique(labels):
+        centred = X[labels == label] - X[labels == label].mean(0)
+        axes = np.linalg.svd(centred, full_matrices=False)[2][:n_components]
+        out[labels == label] = centred - centred @ axes.T @ axes
+    return out
+
+
+def nearest(X, centers):
+    return ((X[:, None] - centers) ** 2).sum(-1).argmin(1)
+
+
+@pytest.mark.parametrize("n_components", [0, 1, 4])
+def test_it_is_what_the_paper_says(X, n_components):
+    repair = ClusterRemoval(5, n_components).fit(X)
+    expected = written_out(X, nearest(X, repair.cluster_centers_), n_components)
+    assert np.allclose(repair.transform(X), expected, atol=1e-9)
+
+
+def test_new_rows_are_treated_by_the_nearest_cluster(X):
+    repair = ClusterRemoval(5, 2).fit(X[:1000])
+    new = X[1000:]
+    label = nearest(new, repair.cluster_centers_)
+    centred = new - repair.means_[label]
+    axes = repair.components_[label]
+    expected = centred - np.einsum("nkd,nk->nd", axes, np.einsum("nkd,nd->nk", axes, centred))
+    assert np.allclose(repair.transform(new), expected, atol=1e-9)
+
+
+def test_one_cluster_is_the_global_repair(X):
+    assert np.allclose(
+        ClusterRemoval(1, 3).fit_transform(X), AllButTheTop(3).fit_transform(X), atol=1e-9
+    )
+    assert np.allclose(ClusterRemoval(1, 0).fit_transform(X), Center().fit_transform(X), atol=1e-9)
+
+
+def test_clusters_are_as_tight_as_scikit_learns(X):
+    ours, theirs = [], []
+    for seed in range(5):
+        repair = ClusterRemoval(8, 0, random_state=seed).fit(X)
+        distances = ((X[:, None] - repair.cluster_centers_) ** 2).sum(-1).min(1)
+        ours.append(distances.sum())
+        theirs.append(KMeans(8, random_state=seed).fit(X).inertia_)
+    assert np.mean(ours) <= 1.005 * np.mean(theirs)
+
+
+def test_more_rows_than_the_sample_are_clustered_too():
+    random = np.random.default_rng(0)
+    centers = 10 * random.standard_normal((3, 16))
+    X = centers[random.integers(3, size=30_000)] + random.standard_normal((30_000, 16))
+    repair = ClusterRemoval(3, 0).fit(X.astype(np.float32))
+    order = nearest(centers, repair.cluster_centers_)
+    assert np.abs(repair.means_[order] - centers).max() < 0.1
+
+
+def test_small_clusters_are_dissolved(X):
+    outliers = np.vstack([X, X[:3] + 500])
+    repair = ClusterRemoval(6, 4).fit(outliers)
+    assert repair.n_clusters_ == 5
+    assert np.isfinite(repair.transform(outliers)).all()
+
+
+def test_more_clusters_than_rows_warn_and_work():
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    with pytest.warns(IsotropyWarning, match="n_clusters=27 is more than the 9 rows of X"):
+        repair = ClusterRemoval(n_components=1).fit(X)
+    assert 1 <= repair.n_clusters_ <= 3
+
+
+def test_fewer_distinct_rows_than_clusters_work():
+    X = np.repeat(np.random.default_rng(0).standard_normal((3, 5)), 40, axis=0)
+    repair = ClusterRemoval(8, 1).fit(X)
+    assert repair.n_clusters_ == 3
+    assert np.allclose(repair.transform(X), 0)
+
+
+def test_another_seed_gives_another_clustering(X):
+    first, second = (ClusterRemoval(9, 0, random_state=s).fit(X).cluster_centers_ for s in (0, 1))
+    assert not np.allclose(np.sort(first, axis=0), np.sort(second, axis=0))
+
+
+def test_weights_count_as_repetition_for_the_means(X):
+    weights = np.random.default_rng(0).integers(1, 4, size=len(X))
+    repair = ClusterRemoval(5, 1).fit(X, sample_weight=weights)
+    label = nearest(X, repair.cluster_centers_)
+    for i, mean in enumerate(repair.means_):
+        members = label == i
+        assert np.allclose(mean, np.average(X[members], axis=0, weights=weights[members]))
+
+
+def test_a_source_can_be_fitted_like_an_array(X):
+    a = ClusterRemoval(5, 2).fit(ArraySource(X)).transform(X)
+    assert np.array_equal(a, ClusterRemoval(5, 2).fit(X).transform(X))
+
+
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ({"n_clusters": 0}, "ClusterRemoval: n_clusters must be an integer of at least 1, got 0."),
+        ({"n_components": 1.5}, "ClusterRemoval: n_components must be an integer"),
+        ({"side": "left"}, "ClusterRemoval: side must be one of 'top', 'bottom', got 'left'."),
+        ({"random_state": None}, "ClusterRemoval: random_state must be an integer"),
+    ],
+)
+def test_bad_parameters_get_one_line(X, params, line):
+    with pytest.raises(ValueError, match=line):
+        ClusterRemoval(**params).fit(X)

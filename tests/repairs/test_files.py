@@ -1,0 +1,123 @@
+"""Saved repairs: whole or not at all, and one clear line for what is no repair."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import isotropy
+from isotropy.errors import RepairFileError
+from isotropy.repairs import files
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "repair.safetensors"
+    X = np.random.default_rng(0).standard_normal((100, 8))
+    isotropy.AllButTheTop(2).fit(X).save(path, note="vectors of a test")
+    return path
+
+
+def rewritten(path, change):
+    with safe_open(str(path), framework="numpy") as file:
+        header = json.loads(file.metadata()[files.KEY])
+    save_file(load_file(path), path, metadata={files.KEY: json.dumps(header | change)})
+
+
+def test_the_header_says_what_it_was_fitted_on(saved):
+    with safe_open(str(saved), framework="numpy") as file:
+        header = json.loads(file.metadata()[files.KEY])
+    assert header["method"] == "all-but-the-top"
+    assert header["params"] == {"n_components": 2, "normalize": False, "side": "top"}
+    assert (header["n_samples"], header["n_features"]) == (100, 8)
+    assert header["note"] == "vectors of a test"
+    assert header["time"].endswith("+00:00")
+    assert header["versions"]["isotropy"] == isotropy.__version__
+
+
+def test_a_loaded_repair_can_be_fitted_on(saved):
+    X = np.random.default_rng(0).standard_normal((150, 8))
+    whole = isotropy.AllButTheTop(2).fit(X)
+    resumed = isotropy.load(saved).partial_fit(X[100:])
+    assert np.allclose(resumed.transform(X), whole.transform(X), atol=1e-9)
+
+
+def test_a_missing_file_gets_one_line(tmp_path):
+    with pytest.raises(RepairFileError, match=r"gone.safetensors' must be a file"):
+        isotropy.load(tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -1])
+def test_a_truncated_file_gets_one_line(saved, kept):
+    saved.write_bytes(saved.read_bytes()[:kept])
+    with pytest.raises(RepairFileError, match="is damaged or not a safetensors file"):
+        isotropy.load(saved)
+
+
+def test_a_flipped_bit_is_noticed(saved):
+    content = bytearray(saved.read_bytes())
+    content[-20] ^= 1
+    saved.write_bytes(content)
+    with pytest.raises(RepairFileError, match="its checksum does not fit"):
+        isotropy.load(saved)
+
+
+def test_another_safetensors_file_is_no_repair(tmp_path):
+    save_file({"weights": np.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(RepairFileError, match="holds no repair"):
+        isotropy.load(tmp_path / "model.safetensors")
+
+
+def test_a_text_file_is_no_repair(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(RepairFileError, match="is damaged or not a safetensors file"):
+        isotropy.load(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"method": "flow-of-the-future"}])
+def test_a_newer_file_asks_for_an_upgrade(saved, change):
+    rewritten(saved, change)
+    with pytest.raises(RepairFileError, match="Upgrade isotropy"):
+        isotropy.load(saved)
+
+
+def test_unknown_parameters_get_one_line(saved):
+    rewritten(saved, {"params": {"colour": "blue"}})
+    with pytest.raises(RepairFileError, match="colour"):
+        isotropy.load(saved)
+
+
+def test_missing_arrays_get_one_line(saved):
+    with safe_open(str(saved), framework="numpy") as file:
+        header = json.loads(file.metadata()[files.KEY])
+    tensors = load_file(saved)
+    del tensors["components_"]
+    header["checksum"] = files.checksum(tensors)
+    save_file(tensors, saved, metadata={files.KEY: json.dumps(header)})
+    with pytest.raises(RepairFileError, match="components_"):
+        isotropy.load(saved)
+
+
+def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(files, "save_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        isotropy.Center().fit(np.ones((3, 2))).save(saved)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+def test_saving_into_no_folder_gets_one_line(tmp_path):
+    with pytest.raises(ValueError, match="path must be in an existing folder"):
+        isotropy.Center().fit(np.ones((3, 2))).save(tmp_path / "no" / "repair.safetensors")
+
+
+def test_saving_before_fitting_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not fitted yet"):
+        isotropy.Center().save(tmp_path / "repair.safetensors")
