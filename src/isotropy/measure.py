@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
+from isotropy.errors import InputError
 from isotropy.metrics import RECORDS, hubness, local_isotropy
 from isotropy.metrics.base import gather
 from isotropy.metrics.partition import isotropy_range, remark
@@ -61,13 +62,15 @@ def measure(
     default = [name for name, record in RECORDS.items() if record.evaluate is not None]
     possible = [*default, "hubness"]
     names = default if metrics is None else checks.known(metrics, possible, "metrics", "measure")
+    if "hubness" in names and sample_weight is not None:
+        raise InputError("measure: hubness takes no sample_weight. Leave one of them out.")
     source = as_source(X, sample_weight, "measure")
     needs = {need for name in names for need in RECORDS[name].needs}
     statistics = gather(source, needs, center=center, random_state=random_state, caller="measure")
     values: dict[str, Any] = {}
     for name in names:
         evaluate = RECORDS[name].evaluate
-        values[name] = hubness(X) if evaluate is None else evaluate(statistics)
+        values[name] = hubness(source) if evaluate is None else evaluate(statistics)
     bases = None
     if statistics.partition is not None:
         bases = isotropy_range(statistics.partition)

@@ -206,7 +206,10 @@ def _rotated(vectors: Floats, groups: list[list[int]], random: np.random.Generat
 
 
 def as_array(X: Any, caller: str) -> Array:
-    """X as an array for the metrics that compare rows with each other."""
+    """X as an array for the metrics that compare rows with each other; a source is read whole."""
+    if hasattr(X, "chunks") and hasattr(X, "read"):
+        batches = [batch for chunk in X.chunks() for batch in X.read(chunk)]
+        return np.concatenate([linalg.to_numpy(batch.rows) for batch in batches])
     rows = linalg.native(checks.matrix(X, caller))
     checks.finite(rows, caller)
     return rows

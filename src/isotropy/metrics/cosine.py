@@ -26,7 +26,8 @@ def average(directions: Directions) -> float:
     """Mean cosine over pairs of different rows."""
     pairs = directions.weight**2 - directions.squared_weight
     total = linalg.to_numpy(directions.unit_sum)
-    return float((total @ total - directions.squared_weight) / pairs) if pairs > 0 else np.nan
+    mean = (total @ total - directions.squared_weight) / pairs if pairs > 0 else np.nan
+    return float(np.clip(mean, -1, 1))
 
 
 def shares(directions: Directions) -> Floats:

@@ -18,7 +18,7 @@ from isotropy.sources import MappedSource, as_source
     equation="metric of x - mean(cluster of x)",
     range=(-np.inf, np.inf),
     better="neither",
-    invariant=("rotation",),
+    invariant=(),
     note="clusters the rows once a seed: on request only",
 )
 def local_isotropy(

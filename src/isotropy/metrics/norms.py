@@ -15,7 +15,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def drift(statistics: Statistics) -> float:
     """Norm of the mean over the mean norm."""
     mean_norm = statistics.directions.mean_norm
-    return float(np.linalg.norm(statistics.mean) / mean_norm) if mean_norm > 0 else float("nan")
+    ratio = np.linalg.norm(statistics.mean) / mean_norm if mean_norm > 0 else np.nan
+    return float(np.minimum(ratio, 1))
 
 
 def summary(statistics: Statistics) -> dict[str, float]:
@@ -76,7 +77,8 @@ def norms(X: Any, *, sample_weight: object = None, random_state: int = 0) -> dic
     r"""Mean, minimum, maximum and 5, 25, 50, 75 and 95 % quantiles of the norms of rows.
 
     Mean, minimum and maximum are exact; the quantiles are those of a seeded sample of 5,000 rows
-    where there are more.
+    where there are more. With weights that differ, a quantile is the least norm whose share of
+    the weight reaches it.
 
     Examples
     --------

@@ -173,6 +173,7 @@ def partition_dispersion(
     """
     caller = "partition_dispersion"
     partition = _gathered(X, signs, center, sample_weight, random_state, caller)
+    remark(partition, caller)
     return dispersion(partition.logs if signs == "both" else partition.logs[0])
 
 

@@ -23,12 +23,19 @@ class Statistic:
     fields: ClassVar[tuple[str, ...]]
     """Attributes that make up the state; an attribute that is None is left out of it."""
 
+    numbers_rows: ClassVar[bool] = False
+    """Whether rows of no weight must be passed on, because their numbers count."""
+
     def update(self, X: Array, sample_weight: object = None, first_row: int = 0) -> Self:
         """Add the rows of X, whose first one is row `first_row` of the whole data."""
         X = linalg.native(checks.matrix(X, type(self).__name__))
         w = checks.weights(sample_weight, X.shape[0], type(self).__name__)
         self._expect_features(X.shape[1])
-        self._update(X, w, first_row)
+        if w is not None and not self.numbers_rows and not w.all():
+            kept = np.flatnonzero(w)  # a row of no weight is a row that is not there
+            X, w = X[linalg.index(kept, X)], w[kept]
+        if X.shape[0]:
+            self._update(X, w, first_row)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -56,7 +63,7 @@ class Statistic:
     def state(self) -> dict[str, NDArray[Any]]:
         """The state as numpy arrays by name."""
         values = {name: getattr(self, name) for name in self.fields}
-        return {k: np.asarray(linalg.to_numpy(v)) for k, v in values.items() if v is not None}
+        return {k: np.array(linalg.to_numpy(v)) for k, v in values.items() if v is not None}
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
@@ -64,7 +71,9 @@ class Statistic:
         self = cls.__new__(cls)
         for name in cls.fields:
             value = state.get(name)
-            setattr(self, name, value.item() if value is not None and not value.ndim else value)
+            if value is not None:
+                value = np.array(value) if value.ndim else value.item()
+            setattr(self, name, value)
         return self
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:

@@ -14,6 +14,8 @@ from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import Moments
 
+EXACT_SUMS = 1 << 26  # multiply-adds an update may spend on float64 sums of float32 rows
+
 
 class _PerCluster(Statistic):
     def __init__(self, centroids: Array) -> None:
@@ -72,10 +74,13 @@ class ClusterSums(_PerCluster):
         xp = linalg.namespace(X)
         centroids = linalg.like(self.centroids - self.origin, X)
         clusters = linalg.like(np.arange(len(self.centroids)), X)
+        exact = X.shape[0] * self.centroids.size < EXACT_SUMS
         for _, rows, weight in linalg.blocks(X, w):
             Y = rows - linalg.like(self.origin, X)
             labels, distances = linalg.nearest(Y, centroids)
-            member = xp.astype(labels[:, None] == clusters, X.dtype)
+            if exact:
+                Y, weight = double(Y), None if weight is None else double(weight)
+            member = xp.astype(labels[:, None] == clusters, Y.dtype)
             if weight is not None:
                 member, distances = member * weight[:, None], distances * weight
             self.weight += linalg.to_numpy(double(member.sum(0)))
@@ -112,7 +117,7 @@ class ClusterMoments(_PerCluster):
         self.clusters = [Moments(origin) for origin in self.centroids]
 
     def state(self) -> dict[str, NDArray[Any]]:
-        state = {"centroids": self.centroids}
+        state = {"centroids": self.centroids.copy()}
         for i, cluster in enumerate(self.clusters):
             state |= {f"{i}.{name}": value for name, value in cluster.state().items()}
         return state

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
@@ -66,8 +65,6 @@ class Directions(Statistic):
             self.unit_square_sum = linalg.zeros(X.shape[1], X)
         self.unit_sum = linalg.place(self.unit_sum, X)
         self.unit_square_sum = linalg.place(self.unit_square_sum, X)
-        if w is not None and not w.all():  # a row of no weight is a row that is not there
-            X, w = X[linalg.index(np.flatnonzero(w), X)], w[w > 0]
         for _, rows, weight in linalg.blocks(X, w):
             self._add(rows, weight)
 

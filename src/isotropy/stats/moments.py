@@ -12,6 +12,7 @@ from isotropy.checks import Array
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
+CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
 EXACT_PRODUCTS = 1 << 33  # multiply-adds an update may spend on float64 products of float32 rows
 
 
@@ -71,8 +72,11 @@ class Moments(Statistic):
     @property
     def scatter(self) -> Floats:
         """Sum of w (x - mean)(x - mean)', of shape (n_features, n_features)."""
-        total = linalg.to_numpy(self.total)
-        return linalg.to_numpy(self.products) - np.outer(total, total) / self.weight
+        total, products = linalg.to_numpy(self.total), linalg.to_numpy(self.products)
+        scatter = products - np.outer(total, total) / self.weight
+        constant = np.diag(scatter) <= CANCELLED * np.diag(products)
+        scatter[constant], scatter[:, constant] = 0.0, 0.0
+        return scatter
 
     @property
     def centred(self) -> Moments:
@@ -120,7 +124,7 @@ class Moments(Statistic):
             if exact:
                 rows, weight = double(rows), None if weight is None else double(weight)
             self._add(rows, weight)
-        self.n_rows += int(X.shape[0] if w is None else np.count_nonzero(w))
+        self.n_rows += int(X.shape[0])
 
     def _start(self, X: Array) -> None:
         if self.origin is None:

@@ -37,6 +37,7 @@ class Sample(Statistic):
     True
     """
 
+    numbers_rows = True
     fields = ("size", "seed", "n_rows", "keys", "numbers", "weights", "rows")
 
     def __init__(self, size: int = 5000, seed: int = 0) -> None:

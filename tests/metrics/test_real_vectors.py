@@ -1,0 +1,52 @@
+"""The figures of distilbert-base-cased's input embeddings."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from isotropy import AllButTheTop, Whiten, measure, metrics
+from isotropy.errors import IsotropyWarning
+
+TENSOR = "embeddings.word_embeddings.weight"  # after "distilbert." in some copies
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def embeddings():
+    folder = Path(os.environ.get("ISOTROPY_MODELS", "~/.cache/isotropy-models")).expanduser()
+    path = folder / "distilbert-base-cased" / "model.safetensors"
+    if not path.exists():
+        pytest.skip(f"distilbert-base-cased is not under {folder}; set ISOTROPY_MODELS")
+    with safe_open(path, framework="numpy") as file:
+        return file.get_tensor(next(name for name in file.keys() if name.endswith(TENSOR)))  # noqa: SIM118
+
+
+def test_measure_gives_the_known_figures(embeddings):
+    geometry = measure(embeddings)
+    assert embeddings.shape == (28996, 768)
+    assert round(geometry.partition_isotropy, 3) == 0.197
+    assert round(geometry.mean_norm_ratio, 2) == 0.57
+    assert round(geometry.mean_cosine, 3) == 0.317
+    assert round(geometry.isoscore, 3) == 0.214
+    assert {"drifted", "coned"} <= set(geometry.findings)
+
+
+def test_centring_and_all_but_the_top_raise_partition_isotropy(embeddings):
+    assert round(metrics.partition_isotropy(embeddings, center=True), 3) == 0.963
+    repaired = AllButTheTop().fit_transform(embeddings)
+    assert repaired.dtype == np.float32
+    assert round(metrics.partition_isotropy(repaired), 3) == 0.997
+
+
+@pytest.mark.slow
+def test_whitened_embeddings_warn_that_the_basis_is_free(embeddings):
+    whitened = Whiten().fit_transform(embeddings)
+    with pytest.warns(IsotropyWarning, match="eigenvalues of X'X repeat") as caught:
+        metrics.partition_isotropy(whitened)
+    low, high = map(float, re.search(r", (\S+) to (\S+) over 8", str(caught[0].message)).groups())
+    assert -0.12 < low < high < 0  # -0.04 to -0.07 over the rotations of another seed
