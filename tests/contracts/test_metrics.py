@@ -119,8 +119,6 @@ RANGES = {
 @pytest.mark.parametrize("data", RANGES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_value_lies_within_the_declared_range(name, data, dtype):
-    if name == "isoscore_unbiased" and data in ("wide", "line"):
-        pytest.skip("an unbiased ratio may leave its range, as its record says")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = flat(value(name, RANGES[data]().astype(dtype)))
@@ -142,11 +140,14 @@ def test_declared_invariance_holds(name, change):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [(n, c) for n, r in RECORDS.items() for c in sorted(CHANGES.keys() - r.invariant)],
+    [
+        (n, c)
+        for n, r in RECORDS.items()
+        for c in sorted(CHANGES.keys() - r.invariant)
+        if (n, c) != ("local_isotropy", "translation")  # its clusters move with the rows
+    ],
 )
 def test_what_is_not_declared_invariant_changes(name, change):
-    if (name, change) == ("local_isotropy", "translation"):
-        pytest.skip("clusters move with the rows; only its metrics of norms could differ")
     X = rows()
     assert differs(value(name, CHANGES[change](X)), value(name, X))
 

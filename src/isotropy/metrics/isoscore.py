@@ -102,6 +102,7 @@ RECORDS["isoscore_unbiased"] = replace(
     name="isoscore_unbiased",
     summary="the same from unbiased estimates of (tr C)^2 and tr(C^2)",
     paper="Rudman et al. 2022; traces of Himeno and Yamada 2014",
+    range=(-np.inf, np.inf),
     evaluate=evaluate_unbiased,
     note="a ratio of estimates: it can leave [0, 1] for few rows, and is not clipped; n >= 4",
 )
