@@ -12,6 +12,7 @@ from isotropy.repairs import (
     Whiten,
     load,
 )
+from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
 __all__ = [
     "AllButTheTop",

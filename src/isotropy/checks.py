@@ -117,9 +117,14 @@ def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[An
 
 def n_features(X: Array, expected: int, caller: str) -> None:
     """Raise unless X has the expected number of columns."""
-    if X.shape[1] != expected:
+    width(X.shape[1], expected, caller)
+
+
+def width(found: int, expected: int, caller: str) -> None:
+    """Raise unless there are as many columns as expected."""
+    if found != expected:
         raise InputError(
-            f"X has {X.shape[1]} features, but {caller} is expecting {expected} features as "
+            f"X has {found} features, but {caller} is expecting {expected} features as "
             "input. Check the encoder, or fit again."
         )
 

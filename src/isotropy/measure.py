@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
+from isotropy.engines import Engine, using
+from isotropy.engines.run import Run
 from isotropy.errors import InputError
 from isotropy.metrics import RECORDS, hubness, local_isotropy
 from isotropy.metrics.base import gather
 from isotropy.metrics.partition import isotropy_range, remark
-from isotropy.sources import as_source
+from isotropy.sources import Source, as_source
 
 DRIFTED = 0.3
 CONED = 0.2
@@ -31,12 +33,14 @@ def measure(
     center: bool = False,
     local: int | None = None,
     random_state: int = 0,
+    engine: str | Engine | None = None,
+    checkpoint: Any = None,
 ) -> Geometry:
     """The geometry of X: all metrics in at most two passes, and a verdict.
 
     Parameters
     ----------
-    X : array, tensor or source of shape (n_samples, n_features)
+    X : array, tensor, path or source of shape (n_samples, n_features)
     metrics : iterable of str, optional
         Names of the metrics wanted; None is all but "hubness", which compares all pairs.
     sample_weight : array of shape (n_samples,), optional
@@ -46,6 +50,11 @@ def measure(
         Add `local_isotropy` with this many clusters.
     random_state : int
         Seed of samples and clusterings.
+    engine : {"local", "torch", "dask"} or Engine, optional
+        Where the work runs: threads of this process (the default), a torch device, a cluster.
+    checkpoint : path, optional
+        Folder in which the states of finished chunks are kept, so that a run that was killed
+        goes on where it was, with the same result.
 
     Returns
     -------
@@ -65,8 +74,16 @@ def measure(
     if "hubness" in names and sample_weight is not None:
         raise InputError("measure: hubness takes no sample_weight. Leave one of them out.")
     source = as_source(X, sample_weight, "measure")
+    with using(engine, checkpoint=checkpoint, caller="measure") as run:
+        return _measured(source, names, center, local, random_state, run)
+
+
+def _measured(
+    source: Source, names: list[str], center: bool, local: int | None, random_state: int, run: Run
+) -> Geometry:
     needs = {need for name in names for need in RECORDS[name].needs}
     statistics = gather(source, needs, center=center, random_state=random_state, caller="measure")
+    n_skipped = run.n_skipped
     values: dict[str, Any] = {}
     for name in names:
         evaluate = RECORDS[name].evaluate
@@ -77,7 +94,14 @@ def measure(
         remark(statistics.partition, "measure")
     if local is not None:
         values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
-    return Geometry(source.n_samples, source.n_features, center, MappingProxyType(values), bases)
+    return Geometry(
+        source.n_samples - n_skipped,
+        source.n_features,
+        center,
+        MappingProxyType(values),
+        bases,
+        n_skipped,
+    )
 
 
 @dataclass(frozen=True)
@@ -93,6 +117,8 @@ class Geometry:
         Metric names to values.
     partition_isotropy_range : (float, float) or None
         Least and largest I(W) over bases, where repeated eigenvalues leave it open.
+    n_skipped : int
+        Bad rows that were left out, where that was asked for.
     """
 
     n_samples: int
@@ -100,6 +126,7 @@ class Geometry:
     center: bool
     values: Mapping[str, Any] = field(repr=False)
     partition_isotropy_range: tuple[float, float] | None = None
+    n_skipped: int = 0
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("values", {})
@@ -115,6 +142,7 @@ class Geometry:
         return {
             "n_samples": self.n_samples,
             "n_features": self.n_features,
+            "n_skipped": self.n_skipped,
             "center": self.center,
             **{name: _plain(value) for name, value in self.values.items()},
             "partition_isotropy_range": self.partition_isotropy_range,
@@ -191,6 +219,7 @@ class Geometry:
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
         lines = [f"{self.n_samples:,} rows of {self.n_features} dimensions"]
         lines[0] += ", centred for X'X" if self.center else ""
+        lines[0] += f"; {self.n_skipped:,} bad rows left out" if self.n_skipped else ""
         for row in [head, *rows]:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*cells, row[3]]).rstrip())

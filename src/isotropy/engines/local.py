@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from isotropy.sources import Chunk, Source
+from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.sources import Batch, Chunk, Sink, Source
 from isotropy.stats import Statistic
 
-S = TypeVar("S", bound=Statistic)
 T = TypeVar("T")
 R = TypeVar("R")
+
+_inside = threading.local()
 
 
 def n_threads() -> int:
@@ -24,37 +28,104 @@ def n_threads() -> int:
 
 
 def over_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """[work(item) for item in items], with threads that do not fight over cores with BLAS."""
-    if len(items) < 2 or n_threads() < 2:
+    """[work(item) for item in items], with threads that do not fight over cores with BLAS.
+
+    Within such a thread it is a plain loop: the cores are taken.
+    """
+    if len(items) < 2 or n_threads() < 2 or getattr(_inside, "thread", False):
         return [work(item) for item in items]
-    with (
-        threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(min(len(items), n_threads())) as pool,
-    ):
-        return list(pool.map(work, items))
+    with threadpool_limits(1, user_api="blas"), pool(len(items)) as threads:
+        return list(threads.map(work, items))
 
 
-def reduce(source: Source, statistics: Sequence[S]) -> list[S]:
-    """The statistics, which must be empty, after one pass over the source.
+def pool(n_items: int) -> ThreadPoolExecutor:
+    """Threads for at most n_items at a time that know they are such threads."""
 
-    Each thread takes one run of consecutive chunks; the runs are merged in their order, so the
-    result does not depend on which thread was first.
+    def enter() -> None:
+        _inside.thread = True
+
+    return ThreadPoolExecutor(min(n_items, n_threads()), initializer=enter)
+
+
+class Local:
+    """Threads of this process.
+
+    In `reduce` each thread takes one run of consecutive chunks, and the runs are merged in
+    their order: the result does not depend on which thread was first.
     """
 
-    def follow(run: list[Chunk]) -> list[S]:
-        states = [statistic.empty() for statistic in statistics]
-        for chunk in run:
-            for batch in source.read(chunk):
-                for state in states:
-                    state.update(batch.rows, batch.weights, first_row=batch.first_row)
-        return states
+    name = "local"
+    in_process = True
 
-    chunks = source.chunks()
-    n_runs = min(len(chunks), n_threads()) if source.device == "cpu" else 1
-    bounds = [len(chunks) * i // n_runs for i in range(n_runs + 1)]
-    runs = [chunks[a:b] for a, b in itertools.pairwise(bounds)]
-    merged, *others = over_threads(follow, runs)
-    for states in others:
-        for mine, theirs in zip(merged, states, strict=True):
-            mine.merge(theirs)
-    return merged
+    def reduce(
+        self, source: Source, statistics: Sequence[Statistic], kept: Pass, report: Report
+    ) -> Partial:
+        chunks = source.chunks()
+        n_runs = kept.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
+        bounds = [len(chunks) * i // n_runs for i in range(n_runs + 1)]
+        failed = threading.Event()
+
+        def follow(run: int) -> Partial:
+            mine = chunks[bounds[run] : bounds[run + 1]]
+            partial = kept.load(run) or fresh(statistics)
+            report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
+            try:
+                for chunk in mine[partial.n_chunks :]:
+                    if failed.is_set():
+                        break
+                    partial.add(source, chunk, report)
+                    kept.save(run, partial, partial.n_chunks == len(mine))
+            except BaseException:
+                failed.set()
+                raise
+            return partial
+
+        merged, *others = over_threads(follow, range(n_runs))
+        for partial in others:
+            merged.merge(partial)
+        return merged
+
+    def map(self, source: Source, function: Rows, sink: Sink, report: Report) -> int:
+        """Chunks are read and mapped by threads, a few ahead of the one that is written."""
+
+        def work(chunk: Chunk) -> list[Batch]:
+            return [
+                Batch(b.first_row, function(b.rows), None, b.carried, b.n_skipped)
+                for b in source.read(chunk)
+            ]
+
+        n_skipped = 0
+        chunks = iter(source.chunks())
+        n_ahead = n_threads()
+        with threadpool_limits(1, user_api="blas"), pool(n_ahead) as threads, sink:
+            waiting: deque[Future[list[Batch]]] = deque(
+                threads.submit(work, chunk) for chunk in itertools.islice(chunks, n_ahead)
+            )
+            try:
+                while waiting:
+                    batches = waiting.popleft().result()
+                    waiting.extend(
+                        threads.submit(work, chunk) for chunk in itertools.islice(chunks, 1)
+                    )
+                    for batch in batches:
+                        sink.write(batch.rows, batch.carried)
+                        n_skipped += batch.n_skipped
+                        report(batch.rows.shape[0] + batch.n_skipped)
+            except BaseException:
+                for future in waiting:
+                    future.cancel()
+                raise
+        return n_skipped
+
+    def close(self) -> None:
+        pass
+
+
+def write_part(source: Source, function: Rows, sink: Any, number: int, chunk: Chunk) -> int:
+    """Write one chunk as a part of a folder; returns rows left out."""
+    n_skipped = 0
+    with sink.part(number) as part:
+        for batch in source.read(chunk):
+            part.write(function(batch.rows), batch.carried)
+            n_skipped += batch.n_skipped
+    return n_skipped

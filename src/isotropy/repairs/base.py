@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import over_threads, reduce
+from isotropy.engines import Engine, map_rows, over_threads, reduce, using
 from isotropy.errors import InputError, NotAffineError, RepairFileError
 from isotropy.linalg import Floats
 from isotropy.repairs import files
-from isotropy.sources import Source, as_source
+from isotropy.sources import ArraySource, PartsSink, Source, as_source, open_sink
 from isotropy.stats import Statistic
 
 
@@ -38,14 +39,27 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if cls.name:
             Repair.by_name[cls.name] = cls
 
-    def fit(self, X: Any, y: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        engine: str | Engine | None = None,
+        checkpoint: Any = None,
+    ) -> Self:
         """Fit to the rows of X, which is not modified.
 
         Parameters
         ----------
-        X : array, tensor or source of shape (n_samples, n_features)
+        X : array, tensor, path or source of shape (n_samples, n_features)
         y : ignored
         sample_weight : array of shape (n_samples,), optional
+        engine : {"local", "torch", "dask"} or Engine, optional
+            Where the work runs: threads of this process (the default), a torch device, a cluster.
+        checkpoint : path, optional
+            Folder in which the states of finished chunks are kept, so that a fit that was killed
+            goes on where it was, with the same result.
 
         Returns
         -------
@@ -53,23 +67,44 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
-        self.n_samples_seen_ = source.n_samples
-        self._fit(source)
+        with using(engine, checkpoint=checkpoint, caller=type(self).__name__) as run:
+            self._fit(source)
+            self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
-    def transform(self, X: Any) -> Any:
-        """The repaired rows, in the dtype and on the device of X.
+    def transform(self, X: Any, *, out: Any = None, engine: str | Engine | None = None) -> Any:
+        """The repaired rows, in the dtype and on the device of X, or written to a file.
 
         Parameters
         ----------
-        X : array or tensor of shape (n_samples, n_features)
+        X : array or tensor of shape (n_samples, n_features); with `out` also a path or source
+        out : path, optional
+            File (.npy, .parquet, .safetensors, .vec) that the repaired rows are streamed to in
+            order, with the columns that came along; without suffix, a folder of Parquet parts.
+            It takes its name only when it is whole.
+        engine : {"local", "torch", "dask"} or Engine, optional
+            Where the work runs; with `out` only.
 
         Returns
         -------
         array or tensor of shape (n_samples, n_features_out)
+            With `out`, the source of the file written.
         """
+        if out is not None:
+            return self._stream(X, out, engine)
         rows = self._rows(X)
         return _restored(self._blockwise(self._finished, rows, self._n_features_out), X)
+
+    def _stream(self, X: Any, out: Any, engine: str | Engine | None) -> Source:
+        check_is_fitted(self)
+        caller = type(self).__name__
+        source = as_source(X, caller=caller)
+        checks.width(source.n_features, self.n_features_in_, caller)
+        kind = open_sink if os.path.splitext(out)[1] else PartsSink
+        with using(engine, caller=caller):
+            sink = kind(out, self._n_features_out, like=source, caller=caller)
+            map_rows(source, self._finished, sink)
+        return as_source(out, caller=caller)
 
     def affine(self) -> tuple[Floats, Floats]:
         """(A, b) with transform(X) equal to X @ A.T + b.
@@ -150,11 +185,11 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         caller = type(self).__name__
         source = as_source(X, sample_weight, caller)
         if not reset and hasattr(self, "n_features_in_"):
-            checks.n_features(X, self.n_features_in_, caller)
-        if source is X:
-            self.n_features_in_ = source.n_features
-        else:
+            checks.width(source.n_features, self.n_features_in_, caller)
+        if isinstance(source, ArraySource) and source is not X:
             validate_data(self, X, reset=reset, skip_check_array=True)
+        else:
+            self.n_features_in_ = source.n_features
         return source
 
     def _rows(self, X: Any) -> Array:

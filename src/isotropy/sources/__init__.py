@@ -1,6 +1,23 @@
-"""Where vectors come from, chunk by chunk."""
+"""Where vectors come from, chunk by chunk, and where they go."""
 
-from isotropy.sources.arrays import ArraySource, MappedSource, as_source
+from isotropy.sources.arrays import ArraySource, MappedSource
 from isotropy.sources.base import Batch, Chunk, Source
+from isotropy.sources.files import FileSource
+from isotropy.sources.opening import as_source
+from isotropy.sources.opening import open_source as open
+from isotropy.sources.parts import PartsSink
+from isotropy.sources.sinks import Sink, open_sink
 
-__all__ = ["ArraySource", "Batch", "Chunk", "MappedSource", "Source", "as_source"]
+__all__ = [
+    "ArraySource",
+    "Batch",
+    "Chunk",
+    "FileSource",
+    "MappedSource",
+    "PartsSink",
+    "Sink",
+    "Source",
+    "as_source",
+    "open",
+    "open_sink",
+]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources.base import CHUNK_BYTES, Batch, Chunk, Source
+from isotropy.sources.base import Batch, Chunk, Source, default_rows, keep
 
 
 class ArraySource:
@@ -21,12 +24,26 @@ class ArraySource:
     sample_weight : array of shape (n_samples,), optional
     caller : str
         Name that error messages begin with.
+    chunk_rows : int, optional
+        Rows of a chunk; by default about 64 MB of float32.
+    skip_bad_rows : bool
+        Leave rows with NaN or infinity out, instead of raising.
     """
 
-    def __init__(self, X: Array, sample_weight: object = None, caller: str = "isotropy") -> None:
+    def __init__(
+        self,
+        X: Array,
+        sample_weight: object = None,
+        caller: str = "isotropy",
+        *,
+        chunk_rows: int | None = None,
+        skip_bad_rows: bool = False,
+    ) -> None:
         self.X = checks.matrix(X, caller)
         self.weights = checks.weights(sample_weight, self.X.shape[0], caller)
         self.caller = caller
+        self.chunk_rows = chunk_rows
+        self.skip_bad_rows = skip_bad_rows
         if self.weights is not None and not self.weights.any():
             raise InputError(f"{caller}: sample_weight must have a positive sum, got zeros only.")
 
@@ -39,11 +56,16 @@ class ArraySource:
         return int(self.X.shape[1])
 
     @property
+    def dtype(self) -> str:
+        """Name of the dtype, such as "float16"."""
+        return str(self.X.dtype).removeprefix("torch.")
+
+    @property
     def device(self) -> str:
         return str(self.X.device) if checks.is_tensor(self.X) else "cpu"
 
     def chunks(self) -> list[Chunk]:
-        rows = max(1, CHUNK_BYTES // (4 * self.n_features))
+        rows = self.chunk_rows or default_rows(self.n_features)
         return [
             Chunk(start, min(rows, self.n_samples - start))
             for start in range(0, self.n_samples, rows)
@@ -52,8 +74,29 @@ class ArraySource:
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
         rows = linalg.native(self.X[part])
-        checks.finite(rows, self.caller, chunk.first_row)
-        yield Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
+        batch = Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
+        if not self.skip_bad_rows:
+            checks.finite(rows, self.caller, chunk.first_row)
+            yield batch
+            return
+        xp = linalg.namespace(rows)
+        yield keep(batch, linalg.to_numpy(xp.all(xp.isfinite(rows), axis=1)))
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell these rows from others, by the bytes of at most 1,000 of them."""
+        picked = np.linspace(0, self.n_samples - 1, min(self.n_samples, 1000)).astype(np.int64)
+        rows = self.X[linalg.index(picked, self.X)]
+        sample = np.ascontiguousarray(linalg.to_numpy(linalg.native(rows)))
+        return {
+            "kind": "array",
+            "n_samples": self.n_samples,
+            "n_features": self.n_features,
+            "dtype": self.dtype,
+            "checksum": zlib.crc32(sample.tobytes()),
+            "chunk_rows": self.chunk_rows,
+            "skip_bad_rows": self.skip_bad_rows,
+            "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
 
 
 class MappedSource:
@@ -89,13 +132,3 @@ class MappedSource:
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):
             yield replace(batch, rows=self.transform(batch.rows))
-
-
-def as_source(X: Any, sample_weight: object = None, caller: str = "isotropy") -> Source:
-    """X itself where it is a source, otherwise the source of its rows."""
-    if not hasattr(X, "chunks") or not hasattr(X, "read"):
-        return ArraySource(X, sample_weight, caller)
-    if sample_weight is not None:
-        raise InputError(f"{caller}: sample_weight must be given to the source, not beside it.")
-    source: Source = X
-    return source

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.checks import Array
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 1 << 26
+
+
+def default_rows(n_features: int) -> int:
+    """Rows of a chunk where nobody asked for a number: CHUNK_BYTES of float32."""
+    return max(1, CHUNK_BYTES // (4 * n_features))
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,29 @@ class Chunk:
 class Batch:
     """Rows in float32 or float64, with the global number of the first one.
 
-    `carried` holds the other columns of the same rows, where the source has any.
+    `carried` holds the other columns of the same rows, where the source has any. `n_skipped` is
+    the number of bad rows that were left out; where all were, `rows` has none.
     """
 
     first_row: int
     rows: Array
     weights: NDArray[Any] | None = None
     carried: pa.Table | None = None
+    n_skipped: int = 0
+
+
+def keep(batch: Batch, good: NDArray[np.bool_]) -> Batch:
+    """The batch with its good rows only."""
+    n_skipped = int(len(good) - good.sum())
+    if not n_skipped:
+        return batch
+    return Batch(
+        batch.first_row,
+        batch.rows[good],
+        None if batch.weights is None else batch.weights[good],
+        None if batch.carried is None else batch.carried.filter(good),
+        n_skipped,
+    )
 
 
 class Source(Protocol):

@@ -51,6 +51,13 @@ class Statistic:
             self._merge(other)
         return self
 
+    needs_rows: ClassVar[bool] = False
+    """Whether a first look at rows settles something that all parts must share."""
+
+    def settled(self, rows: Array) -> Self:
+        """The empty statistic with what the first rows settle; parts of one pass share it."""
+        return self
+
     def empty(self) -> Self:
         """A new statistic with the same settings that has seen no rows."""
         raise NotImplementedError(f"{type(self).__name__} must define empty().")

@@ -13,7 +13,7 @@ from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
 CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
-EXACT_PRODUCTS = 1 << 33  # multiply-adds an update may spend on float64 products of float32 rows
+EXACT_PRODUCTS = 1 << 31  # multiply-adds an update may spend on float64 products of float32 rows
 
 
 class Moments(Statistic):
@@ -30,7 +30,7 @@ class Moments(Statistic):
     Notes
     -----
     Sums are float64. Products of float32 rows are made in float32 within a block and then added
-    up in float64 (relative error about 4e-8 of a trace); updates of less than 2^33
+    up in float64 (relative error about 4e-8 of a trace); updates of less than 2^31
     multiply-adds are made in float64 throughout. `resolution` is the coarser of the two that
     went in.
 
@@ -45,6 +45,7 @@ class Moments(Statistic):
     array([[ 8., 14.], [14., 26.]])
     """
 
+    needs_rows = True
     fields = ("origin", "n_rows", "weight", "total", "products", "third", "fourth", "resolution")
 
     def __init__(self, origin: Array | None = None) -> None:
@@ -58,7 +59,14 @@ class Moments(Statistic):
         self.resolution = 0.0
 
     def empty(self) -> Self:
-        return type(self)(self.origin if self.total is None else None)
+        return type(self)(self.origin)
+
+    def settled(self, rows: Array) -> Self:
+        if self.origin is not None:
+            return self
+        first = next(linalg.blocks(linalg.native(rows)))[1]
+        mean = linalg.to_numpy(linalg.column_sums(double(first))) / first.shape[0]
+        return type(self)(mean.astype(np.float32))  # exact in either dtype
 
     @property
     def n_features(self) -> int | None:
@@ -90,6 +98,8 @@ class Moments(Statistic):
     def about(self, origin: Floats) -> Moments:
         """The same moments about another origin."""
         shift = origin - self._origin
+        if not shift.any():
+            return self
         total, products, third = (
             linalg.to_numpy(part) for part in (self.total, self.products, self.third)
         )
@@ -128,9 +138,7 @@ class Moments(Statistic):
 
     def _start(self, X: Array) -> None:
         if self.origin is None:
-            first = next(linalg.blocks(X))[1]
-            mean = linalg.to_numpy(linalg.column_sums(double(first))) / first.shape[0]
-            self.origin = mean.astype(np.float32).astype(np.float64)  # exact in either dtype
+            self.origin = self.settled(X).origin
         d = X.shape[1]
         self.total, self.third = linalg.zeros(d, X), linalg.zeros(d, X)
         self.products = linalg.zeros((d, d), X)
@@ -154,7 +162,8 @@ class Moments(Statistic):
             self._start(np.zeros((1, other.n_features or 0)))
         moved = other.about(self._origin)
         for name in ("total", "products", "third"):
-            setattr(self, name, linalg.to_numpy(getattr(self, name)) + getattr(moved, name))
+            mine, theirs = linalg.to_numpy(getattr(self, name)), getattr(moved, name)
+            setattr(self, name, mine + linalg.to_numpy(theirs))
         self.n_rows += other.n_rows
         self.weight += other.weight
         self.fourth += moved.fourth

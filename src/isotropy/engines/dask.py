@@ -1,0 +1,134 @@
+"""A Dask cluster: statistics travel, rows do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.engines.local import n_threads, write_part
+from isotropy.errors import InputError, MissingExtraError
+from isotropy.sources import Chunk, PartsSink, Source
+
+GROUP = 16
+
+
+class Dask:
+    """Workers of a Dask cluster, by default a cluster of this machine's processes.
+
+    Chunks are read where they are computed. In `reduce`, each group of 16 consecutive chunks is
+    merged pairwise in chunk order by the workers, and the groups in their order here: the
+    result does not depend on who finished first, and a lost worker's chunks are read again.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address of a running scheduler, such as "tcp://10.0.0.1:8786". Its workers must see the
+        same files.
+    n_workers : int, optional
+        Processes of the local cluster where no scheduler is given; None is one a core.
+    """
+
+    name = "dask"
+    in_process = False
+
+    def __init__(self, scheduler: str | None = None, n_workers: int | None = None) -> None:
+        try:
+            from distributed import Client, LocalCluster
+        except ImportError:
+            raise MissingExtraError(
+                "engine 'dask' needs dask, which is not installed. "
+                'Run: pip install "isotropy[dask]".'
+            ) from None
+        self.cluster = None
+        if scheduler is None:
+            self.cluster = LocalCluster(
+                n_workers=n_workers or n_threads(),
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+            )
+        try:
+            self.client = Client(self.cluster or scheduler, timeout="10s")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"engine 'dask': scheduler {scheduler!r} must be reachable ({error})."
+            ) from None
+
+    def reduce(
+        self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
+    ) -> Partial:
+        chunks = source.chunks()
+        n_groups = kept.n_runs(-(-len(chunks) // GROUP))
+        groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
+        shared = self.client.scatter((source, list(statistics)), broadcast=False, hash=False)
+        futures = [None if kept.load(i) else self._tree(shared, g) for i, g in enumerate(groups)]
+        merged = fresh(statistics)
+        for i, group in enumerate(groups):
+            future, futures[i] = futures[i], None
+            partial = kept.load(i) if future is None else future.result()
+            assert partial is not None
+            if future is not None:
+                kept.save(i, partial, True)
+            report(sum(chunk.n_rows for chunk in group))
+            merged.merge(partial)
+        return merged
+
+    def _tree(self, shared: Any, group: list[Chunk]) -> Any:
+        level = [self.client.submit(chunk_state, shared, chunk, pure=False) for chunk in group]
+        while len(level) > 1:
+            level = [
+                self.client.submit(merged_pair, *level[i : i + 2], pure=False)
+                if i + 1 < len(level)
+                else level[i]
+                for i in range(0, len(level), 2)
+            ]
+        return level[0]
+
+    def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
+        """Every chunk becomes a Parquet part, written by the worker that made it."""
+        if not isinstance(sink, PartsSink):
+            raise InputError(
+                "engine 'dask': out must be a folder, which gets Parquet parts, got a file. "
+                "Give it a name without suffix."
+            )
+        chunks = source.chunks()
+        shared = self.client.scatter((source, function, sink), broadcast=False, hash=False)
+        n_skipped = 0
+        with sink:
+            futures = [
+                self.client.submit(part_written, shared, i, chunk, pure=False)
+                for i, chunk in enumerate(chunks)
+            ]
+            for chunk, future in zip(chunks, futures, strict=True):
+                n_skipped += future.result()
+                report(chunk.n_rows)
+        return n_skipped
+
+    def close(self) -> None:
+        self.client.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+
+def chunk_state(shared: Any, chunk: Chunk) -> Partial:
+    """On a worker: the statistics of one chunk."""
+    source, statistics = shared
+    partial = fresh(statistics)
+    with threadpool_limits(1, user_api="blas"):
+        partial.add(source, chunk, lambda n_rows: None)
+    return partial
+
+
+def merged_pair(left: Partial, right: Partial) -> Partial:
+    """On a worker: both together, neither of them changed."""
+    return fresh(left.states).merge(left).merge(right)
+
+
+def part_written(shared: Any, number: int, chunk: Chunk) -> int:
+    """On a worker: one part of the output."""
+    source, function, sink = shared
+    with threadpool_limits(1, user_api="blas"):
+        return write_part(source, function, sink, number, chunk)

@@ -1,0 +1,216 @@
+"""Vectors in files: what all formats share, which is everything but decoding rows."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks, linalg
+from isotropy.errors import InputError, IsotropyError
+from isotropy.sources import paths
+from isotropy.sources.base import Batch, Chunk, default_rows, keep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Column = str | Sequence[str] | None
+Rows = NDArray[Any]
+
+
+class FormatError(ValueError):
+    """What is wrong with a file and what to do; caller and path are put before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file of rows, as plain values: a subclass for each format knows how to decode it.
+
+    A format defines `read`, and `pieces` where it cannot start at any row.
+    """
+
+    kind: ClassVar[str]
+    path: str
+    n_rows: int
+    n_features: int
+    dtype: str
+    column: str | None = None
+    chunk_rows: int | None = None
+
+    @property
+    def rows_at_once(self) -> int:
+        return self.chunk_rows or default_rows(self.n_features)
+
+    def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(number of rows, place) of consecutive pieces of the file."""
+        starts = range(0, self.n_rows, self.rows_at_once)
+        return [(min(self.rows_at_once, self.n_rows - start), ()) for start in starts]
+
+    def read(
+        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
+    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+        """Rows of a piece in bounded parts, with their other columns where `carry` is set."""
+        raise NotImplementedError(f"{type(self).__name__} must define read().")
+
+
+class FileSource:
+    """The rows of one or more files, one after the other.
+
+    Reading is thread-safe, and the source pickles as paths and numbers only.
+
+    Parameters
+    ----------
+    files : sequence of File
+        All of the same width.
+    skip_bad_rows : bool
+        Leave rows with NaN, infinity or nothing in them out, instead of raising.
+    sample_weight : array of shape (n_samples,), optional
+    caller : str
+        Name that error messages begin with.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self,
+        files: Sequence[File],
+        *,
+        skip_bad_rows: bool = False,
+        sample_weight: object = None,
+        caller: str = "isotropy",
+    ) -> None:
+        self.files = tuple(files)
+        self.skip_bad_rows = skip_bad_rows
+        self.caller = caller
+        self.carry = True
+        first, *others = self.files
+        for file in others:
+            if file.n_features != first.n_features:
+                raise InputError(
+                    f"{caller}: {file.path!r} has {file.n_features} features, but {first.path!r} "
+                    f"has {first.n_features}. Files of one source must have the same width."
+                )
+        starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
+        self.n_samples: int = starts[-1]
+        self._places = {file.path: (file, start) for file, start in zip(self.files, starts)}  # noqa: B905
+        self.weights = checks.weights(sample_weight, self.n_samples, caller)
+        if self.weights is not None and not self.weights.any():
+            raise InputError(f"{caller}: sample_weight must have a positive sum, got zeros only.")
+
+    @property
+    def n_features(self) -> int:
+        return self.files[0].n_features
+
+    @property
+    def dtype(self) -> str:
+        """Name of the stored dtype; where files differ, that of the rows they become."""
+        names = {file.dtype for file in self.files}
+        if len(names) == 1:
+            return names.pop()
+        return "float64" if any(wide(name) for name in names) else "float32"
+
+    @property
+    def column(self) -> str | None:
+        """Name of the column or tensor that is read, where the format has names."""
+        return self.files[0].column
+
+    def bare(self) -> Self:
+        """The same source without the other columns, which are then not read at all."""
+        other = copy.copy(self)
+        other.carry = False
+        return other
+
+    def chunks(self) -> list[Chunk]:
+        """All chunks, none of which spans two files."""
+        found = []
+        for file, start in self._places.values():
+            for n_rows, place in file.pieces():
+                found.append(Chunk(start, n_rows, file.path, place))
+                start += n_rows
+        return found
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        """The rows of a chunk in batches of bounded size, all finite."""
+        file, start = self._places[chunk.file]
+        row = chunk.first_row
+        with explained(self.caller, file.path, file.kind):
+            for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
+                weights = None if self.weights is None else self.weights[row : row + len(rows)]
+                where = f" of {file.path!r}" if len(self.files) > 1 else ""
+                batch = Batch(row, linalg.native(rows), weights, carried)
+                yield self._finite(batch, row - start if where else row, where)
+                row += len(rows)
+            if row != chunk.first_row + chunk.n_rows:
+                raise FormatError("ended too early: it has changed. Open it again.")
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell this source from every other, and from itself after a change."""
+        return {
+            "kind": self.files[0].kind,
+            "files": [[file.path, *paths.status(file.path)] for file in self.files],
+            "n_samples": self.n_samples,
+            "n_features": self.n_features,
+            "column": self.column,
+            "chunk_rows": self.files[0].chunk_rows,
+            "skip_bad_rows": self.skip_bad_rows,
+            "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
+
+    def _finite(self, batch: Batch, row: int, where: str) -> Batch:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(batch.rows.sum()):  # one fast pass; only its failure needs a closer look
+                return batch
+        good = np.isfinite(batch.rows).all(axis=1)
+        if good.all() or self.skip_bad_rows:
+            return keep(batch, good)
+        first = int(np.argmin(good))
+        kind = "NaN" if np.isnan(batch.rows[first]).any() else "infinity"
+        raise InputError(
+            f"{self.caller}: X must be finite, got {kind} in row {row + first}{where} (rows count "
+            "from 0). Drop it, or leave such rows out with skip_bad_rows."
+        )
+
+
+def wide(dtype: str) -> bool:
+    """Whether rows of this dtype are computed with in float64, as linalg.native has it."""
+    return dtype != "bfloat16" and linalg.native(np.empty(0, dtype)).dtype == np.float64
+
+
+def listed(names: Sequence[object], most: int = 20) -> str:
+    """'a', 'b' and 3 others."""
+    words = ", ".join(repr(name) for name in names[:most])
+    return words + (f" and {len(names) - most} others" if len(names) > most else "")
+
+
+@contextmanager
+def explained(caller: str, path: str, kind: str) -> Iterator[None]:
+    """Turn whatever decoding a file raises into one line that names the file."""
+    try:
+        yield
+    except IsotropyError:
+        raise
+    except FormatError as error:
+        raise InputError(f"{caller}: {path!r} {error}") from None
+    except FileNotFoundError:
+        raise InputError(f"{caller}: there is no file {path!r}. Check the path.") from None
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        NotImplementedError,
+        BadZipFile,
+        zlib.error,
+    ) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{caller}: {path!r} is damaged or not a {kind} file ({reason}). "
+            "Write or copy it again."
+        ) from None

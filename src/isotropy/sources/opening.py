@@ -1,0 +1,168 @@
+"""open: the source of anything that holds vectors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.sources import paths
+from isotropy.sources.arrays import ArraySource
+from isotropy.sources.base import Source
+from isotropy.sources.files import Column, File, FileSource, FormatError, explained, listed
+
+PACKAGE = "isotropy.sources"
+FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
+    ".npy": (".npy", "npy", "open_npy", False),
+    ".npz": (".npz", "npz", "open_npz", True),
+    ".safetensors": ("safetensors", "safetensors", "open_safetensors", True),
+    ".parquet": ("Parquet", "columnar", "open_parquet", True),
+    ".pq": ("Parquet", "columnar", "open_parquet", True),
+    ".arrow": ("Arrow", "columnar", "open_arrow", True),
+    ".ipc": ("Arrow", "columnar", "open_arrow", True),
+    ".feather": ("Arrow", "columnar", "open_arrow", True),
+    ".csv": ("CSV", "csv", "open_csv", True),
+    ".tsv": ("CSV", "csv", "open_csv", True),
+    ".jsonl": ("JSON lines", "jsonl", "open_jsonl", True),
+    ".ndjson": ("JSON lines", "jsonl", "open_jsonl", True),
+    ".txt": ("word2vec text", "word2vec", "open_words", False),
+    ".vec": ("word2vec text", "word2vec", "open_words", False),
+    ".bin": ("word2vec binary", "word2vec", "open_binary_words", False),
+    ".fvecs": (".fvecs", "fvecs", "open_fvecs", False),
+    ".bvecs": (".bvecs", "fvecs", "open_fvecs", False),
+    ".ivecs": (".ivecs", "fvecs", "open_fvecs", False),
+}
+
+
+def open_source(
+    X: Any,
+    *,
+    column: Column = None,
+    chunk_rows: int | None = None,
+    skip_bad_rows: bool = False,
+    sample_weight: object = None,
+    caller: str = "isotropy.open",
+) -> Source:
+    """The source of anything that holds vectors: chunks of rows that can be read, and read again.
+
+    Parameters
+    ----------
+    X : array, tensor, path, list of paths, or source
+        A path may be a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv,
+        .jsonl, word2vec's .txt, .vec and .bin, .fvecs), a folder or a glob of files of one kind,
+        a folder that Hugging Face's `save_to_disk` wrote, or a URL such as s3://bucket/x.npy.
+        Files are taken in sorted order.
+    column : str or list of str, optional
+        The array, tensor or column with the vectors, the pattern or the list of names of number
+        columns, or the dotted path of a nested field. By default the only one there is.
+    chunk_rows : int, optional
+        Rows of a chunk; by default about 64 MB. Parquet and Arrow files keep their own groups of
+        rows together.
+    skip_bad_rows : bool
+        Leave rows with NaN, infinity or nothing in them out, instead of raising.
+    sample_weight : array of shape (n_samples,), optional
+    caller : str
+        Name that error messages begin with.
+
+    Returns
+    -------
+    Source
+        Other columns are carried along with each batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source = open_source(np.eye(3, dtype=np.float32), chunk_rows=2)
+    >>> [chunk.n_rows for chunk in source.chunks()]
+    [2, 1]
+    """
+    if chunk_rows is not None:
+        chunk_rows = checks.integer(chunk_rows, "chunk_rows", caller, 1)
+    if hasattr(X, "chunks") and hasattr(X, "read"):
+        if sample_weight is not None or column is not None or chunk_rows or skip_bad_rows:
+            what = "sample_weight" if sample_weight is not None else "options"
+            raise InputError(f"{caller}: {what} must be given to the source, not beside it.")
+        return cast(Source, X)
+    names = _path_names(X)
+    if names is None:
+        return ArraySource(
+            X, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
+        )
+    found = [path for name in names for path in _expand(paths.normal(name), caller)]
+    files = [_open_file(path, column, chunk_rows, caller) for path in found]
+    return FileSource(
+        files, skip_bad_rows=skip_bad_rows, sample_weight=sample_weight, caller=caller
+    )
+
+
+def as_source(X: Any, sample_weight: object = None, caller: str = "isotropy") -> Source:
+    """X itself where it is a source, otherwise the source of its rows."""
+    return open_source(X, sample_weight=sample_weight, caller=caller)
+
+
+def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
+    if isinstance(X, (str, os.PathLike)):
+        return [X]
+    if isinstance(X, (list, tuple)) and X and all(isinstance(x, (str, os.PathLike)) for x in X):
+        return X
+    return None
+
+
+def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -> File:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in FORMATS:
+        raise InputError(
+            f"{caller}: {path!r} must have a suffix that tells its format, got {suffix!r}. Use one "
+            f"of {', '.join(FORMATS)}."
+        )
+    kind, module, function, named = FORMATS[suffix]
+    with explained(caller, path, kind):
+        if not paths.status(path)[0]:
+            raise FormatError("is empty. Write or copy it again.")
+        if column is not None and not named:
+            raise FormatError("has no names to choose from. Leave column out.")
+        opener = getattr(importlib.import_module(f"{PACKAGE}.{module}"), function)
+        file: File = opener(path, column, chunk_rows)
+        if not file.n_rows or not file.n_features:
+            raise FormatError(f"holds no vectors: {file.n_rows} rows of {file.n_features}.")
+    return file
+
+
+def _expand(path: str, caller: str) -> list[str]:
+    """The files that a path stands for."""
+    if paths.is_pattern(path):
+        found = paths.matches(path)
+        if not found:
+            raise InputError(f"{caller}: no file matches {path!r}. Check the pattern.")
+        return found
+    return _folder(path, caller) if paths.is_folder(path) else [path]
+
+
+def _folder(path: str, caller: str) -> list[str]:
+    state = paths.join(path, "state.json")
+    if paths.is_file(paths.join(path, "dataset_dict.json")):
+        raise InputError(
+            f"{caller}: {path!r} holds several splits of a data set. Choose one, such as "
+            f"{paths.join(path, 'train')!r}."
+        )
+    if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
+        with explained(caller, state, "data set"), paths.open_binary(state) as file:
+            return [paths.join(path, x["filename"]) for x in json.load(file)["_data_files"]]
+    found = paths.matches(paths.join(paths.literal(path), "*"))
+    found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
+    if not found:
+        raise InputError(
+            f"{caller}: the folder {path!r} holds no file of vectors. Files must end in one of "
+            f"{', '.join(FORMATS)}."
+        )
+    kinds = sorted({os.path.splitext(name)[1].lower() for name in found})
+    if len(kinds) > 1:
+        raise InputError(
+            f"{caller}: the folder {path!r} holds files of several kinds: {listed(kinds)}. Choose "
+            f"with a pattern, such as {paths.join(path, '*' + kinds[0])!r}."
+        )
+    return found

@@ -1,0 +1,198 @@
+"""word2vec's text and binary files and GloVe's text: a word, then its vector."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from isotropy.errors import InputError
+from isotropy.sources import paths
+from isotropy.sources.base import default_rows
+from isotropy.sources.csv import parse
+from isotropy.sources.files import Column, File, FormatError, Rows
+from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
+from isotropy.sources.sinks import Sink
+
+WORD = "word"
+BLOCK = 1 << 24
+
+
+class WordsFile(LinesFile):
+    """Lines of a word and its values, between single spaces; the word may hold spaces itself."""
+
+    kind: ClassVar[str] = "word2vec text"
+
+    def read(
+        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
+    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+        data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
+        data = data.replace(b" \n", b"\n").rstrip(b" ")  # fastText ends lines with a space
+        names = [WORD, *map(str, range(self.n_features))]
+        types = dict.fromkeys(names[1:], pa.float32()) | {WORD: pa.string()}
+        try:
+            table = parse(data, " ", names, types, names if carry else names[1:], quote=False)
+        except pa.ArrowInvalid:
+            words, rows = self._carefully(data, first_row)
+            yield rows, pa.table({WORD: words}) if carry else None
+            return
+        rows = np.empty((table.num_rows, self.n_features), np.float32)
+        for j, name in enumerate(names[1:]):
+            rows[:, j] = table.column(name).to_numpy()
+        yield rows, table.select([WORD]) if carry else None
+
+    def _carefully(self, data: bytes, first_row: int) -> tuple[list[str], Rows]:
+        """Words and rows where a word holds spaces or bytes that are not UTF-8."""
+        lines = [line for line in data.split(b"\n") if line]
+        words: list[str] = []
+        rows = np.empty((len(lines), self.n_features), np.float32)
+        for i, line in enumerate(lines):
+            word, *values = line.rstrip(b" ").rsplit(b" ", self.n_features)
+            try:
+                rows[i] = values
+            except ValueError:
+                raise FormatError(
+                    f"has {len(values)} numbers or other text in row {first_row + i}, after the "
+                    f"word {word.decode(errors='replace')!r}, where it must have "
+                    f"{self.n_features} numbers. Correct that line."
+                ) from None
+            words.append(word.decode(errors="replace"))
+        return words, rows
+
+
+class BinaryWordsFile(LinesFile):
+    """Words that end in a space, each followed by its values in float32."""
+
+    kind: ClassVar[str] = "word2vec binary"
+
+    def read(
+        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
+    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+        data = paths.read_bytes(self.path, *place)
+        words: list[str] = []
+        rows = np.empty((n_rows, self.n_features), np.float32)
+        position = 0
+        for i in range(n_rows):
+            space = data.index(b" ", position)
+            if carry:
+                words.append(data[position:space].lstrip(b"\n").decode(errors="replace"))
+            rows[i] = np.frombuffer(data, "<f4", self.n_features, space + 1)
+            position = space + 1 + 4 * self.n_features
+        yield rows, pa.table({WORD: words}) if carry else None
+
+
+def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
+    lines = first_lines(path).split(b"\n")[:100]
+    n_rows, n_features = _sizes(lines[0]) or (None, 0)
+    start = len(lines[0]) + 1 if n_rows is not None else 0
+    if n_rows is None:
+        n_features = len(lines[0].split()) - 1
+        firsts = [line.split(b" ", 1)[0] for line in lines if line]
+        if n_features < 1 or all(map(_is_number, firsts)) or not _is_number(lines[0].split()[-1]):
+            raise FormatError("has no words followed by numbers. Save a matrix as .npy or .csv.")
+    marks = mark(path, start, chunk_rows or text_rows(n_features))
+    found = sum(count for count, _, _ in marks)
+    if n_rows not in (None, found):
+        raise FormatError(f"has {found} rows, and its header promises {n_rows}. Copy it again.")
+    return WordsFile(
+        path=path,
+        n_rows=found,
+        n_features=n_features,
+        dtype="float32",
+        chunk_rows=chunk_rows,
+        marks=marks,
+    )
+
+
+def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File:
+    header = paths.read_bytes(path, 0, 64).split(b"\n", 1)[0]
+    sizes = _sizes(header)
+    if sizes is None:
+        raise FormatError("does not begin with the numbers of rows and of features, as word2vec's.")
+    n_rows, n_features = sizes
+    marks = _mark_binary(path, len(header) + 1, n_rows, n_features, chunk_rows)
+    return BinaryWordsFile(
+        path=path,
+        n_rows=n_rows,
+        n_features=n_features,
+        dtype="float32",
+        chunk_rows=chunk_rows,
+        marks=tuple(marks),
+    )
+
+
+def _mark_binary(
+    path: str, start: int, n_rows: int, n_features: int, chunk_rows: int | None
+) -> Iterator[tuple[int, int, int]]:
+    rows, values = chunk_rows or default_rows(n_features), 4 * n_features
+    data, origin, position, begin = b"", start, 0, start
+    with paths.open_binary(path) as file:
+        file.seek(start)
+        for i in range(1, n_rows + 1):
+            space = data.find(b" ", position)
+            if space < 0 or space + 1 + values > len(data):
+                data, origin, position = data[position:] + file.read(BLOCK), origin + position, 0
+                space = data.find(b" ")
+                if space < 0 or space + 1 + values > len(data):
+                    raise FormatError(
+                        f"is truncated: {i - 1} of {n_rows} rows are there. Copy it again."
+                    )
+            position = space + 1 + values
+            if i % rows == 0 or i == n_rows:
+                end = origin + position
+                yield i - (i - 1) // rows * rows, begin, end - begin
+                begin = end
+
+
+def _sizes(line: bytes) -> tuple[int, int] | None:
+    """(rows, features) of a header, None where the line is none."""
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        return None
+    n_rows, n_features = map(int, parts)
+    return (n_rows, n_features) if n_features else None
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class WordsSink(Sink):
+    """word2vec's text: "n d", then lines of the carried word and its values."""
+
+    def _begin(self) -> None:
+        if self.expected_rows is None:
+            self.expected_rows = 10**15  # leaves room for the number of rows, whatever it will be
+        self.width = len(f"{self.expected_rows} {self.n_features}")
+        self.file.write(b" " * self.width + b"\n")
+
+    def _write(self, rows: NDArray[Any], carried: pa.Table | None) -> None:
+        if carried is None or "word" not in carried.column_names:
+            raise InputError(
+                f"{self.caller}: {self.path!r} needs words, and the input has no column 'word'. "
+                "Write .npy or .parquet instead."
+            )
+        words = [str(word) for word in carried.column("word").to_pylist()]
+        if any("\n" in word for word in words):
+            raise InputError(f"{self.caller}: words must have no line break. Write .parquet.")
+        kind = np.float64 if self.dtype == "float64" else np.float32
+        columns = [pa.array(column) for column in rows.T.astype(kind)]
+        text = io.BytesIO()
+        options = csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
+        csv.write_csv(pa.table(columns, names=list(map(str, range(len(columns))))), text, options)
+        lines = text.getvalue().split(b"\n")
+        for word, line in zip(words, lines, strict=False):
+            self.file.write(b"%s %s\n" % (word.encode(), line))
+
+    def _finish(self) -> None:
+        self.file.seek(0)
+        self.file.write(f"{self.n_rows} {self.n_features}".ljust(self.width).encode())

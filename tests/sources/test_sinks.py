@@ -1,0 +1,257 @@
+"""Sinks keep rows, dtype and columns, and leave a whole file or what was there before."""
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from isotropy.errors import InputError
+from isotropy.sources import PartsSink, open, open_sink
+
+SUFFIXES = [".npy", ".parquet", ".safetensors", ".vec"]
+
+
+def pour(source, sink, scale=1.0):
+    for chunk in source.chunks():
+        for batch in source.read(chunk):
+            sink.write(batch.rows * scale, batch.carried)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_rows_and_dtype_come_back(tmp_path, X, rows, suffix, dtype):
+    X = X.astype(dtype)
+    words = pa.table({"word": [f"w{i}" for i in range(23)]})
+    with open_sink(tmp_path / f"x{suffix}", 5, dtype) as sink:
+        sink.write(X[:10], words.slice(0, 10))
+        sink.write(X[10:], words.slice(10))
+    assert sink.n_rows == 23
+    assert [path.name for path in tmp_path.iterdir()] == [f"x{suffix}"]
+    source = open(tmp_path / f"x{suffix}")
+    assert source.dtype == ("float32" if suffix == ".vec" else dtype)
+    np.testing.assert_allclose(rows(source), X, rtol=1e-6)
+
+
+def test_other_readers_read_what_was_written(tmp_path, X):
+    carried = pa.table({"word": [f"w{i}" for i in range(23)]})
+    for suffix in SUFFIXES:
+        with open_sink(tmp_path / f"x{suffix}", 5, "float32") as sink:
+            sink.write(X, carried)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+    np.testing.assert_array_equal(load_file(tmp_path / "x.safetensors")["embeddings"], X)
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.column_names == ["word", "embedding"]
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), X)
+    first, *lines = (tmp_path / "x.vec").read_text().splitlines()
+    assert first.split() == ["23", "5"]
+    word, *values = lines[4].split(" ")
+    assert word == "w4"
+    np.testing.assert_array_equal(np.float32(values), X[4])
+
+
+def test_bfloat16_stays_in_safetensors_and_widens_elsewhere(tmp_path, X):
+    torch = pytest.importorskip("torch", reason="checks the rounding against torch")
+    from safetensors.torch import load_file as load
+
+    for suffix in (".safetensors", ".npy"):
+        with open_sink(tmp_path / f"x{suffix}", 5, "bfloat16") as sink:
+            sink.write(X)
+    kept = load(tmp_path / "x.safetensors")["embeddings"]
+    assert torch.equal(kept, torch.from_numpy(X).bfloat16())
+    assert np.load(tmp_path / "x.npy").dtype == np.float32
+
+
+def test_whole_numbers_are_written_as_floats(tmp_path, X):
+    with open_sink(tmp_path / "x.npy", 5, "int8") as sink:
+        sink.write(X)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+
+
+@pytest.mark.parametrize("which", ["parquet", "arrow stream", "csv", "csv lists", "jsonl", "glove"])
+def test_carried_columns_come_back_from_parquet(make, tmp_path, X, rows, which):
+    source = open(make(which, X), chunk_rows=7)
+    with open_sink(tmp_path / "out.parquet", 5, like=source) as sink:
+        pour(source, sink, scale=2)
+    again = open(tmp_path / "out.parquet", chunk_rows=7)
+    assert again.dtype == source.dtype
+    np.testing.assert_allclose(rows(again), 2 * X, rtol=1e-6)
+    assert again.column == source.column or again.column == "embedding"
+    carried = [
+        pa.concat_tables(b.carried for c in s.chunks() for b in s.read(c)).to_pydict()
+        for s in (source, again)
+    ]
+    assert carried[0] == carried[1]
+
+
+def test_words_come_back_from_word2vec_text(make, tmp_path, X):
+    source = open(make("glove", X), chunk_rows=7)
+    with open_sink(tmp_path / "out.vec", 5, like=source) as sink:
+        pour(source, sink)
+    assert (tmp_path / "out.vec").read_bytes().startswith(b"23 5\n")
+    for path in (source, open(tmp_path / "out.vec")):
+        words = [
+            w for c in path.chunks() for b in path.read(c) for w in b.carried["word"].to_pylist()
+        ]
+        assert words[:5] == ["the", ",", '"', "naïve", "New York"]
+
+
+def test_the_input_may_be_its_own_target(make, X, rows):
+    path = make("npy", X)
+    source = open(path, chunk_rows=5)
+    with open_sink(path, 5, like=source) as sink:
+        pour(source, sink, scale=3)
+    np.testing.assert_allclose(rows(open(path)), 3 * X, rtol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_in_the_middle_leaves_the_old_file(tmp_path, X, suffix, error):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"old")
+    words = pa.table({"word": ["w"] * 23})
+    with pytest.raises(error), open_sink(path, 5, "float32") as sink:  # noqa: PT012
+        sink.write(X, words)
+        raise error
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class FullDisk:
+    """A file on a disk that takes no more after n bytes."""
+
+    def __init__(self, file, n):
+        self.file, self.left = file, n
+
+    def write(self, data):
+        self.left -= memoryview(data).nbytes
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def fill_the_disk(sink, X, words):
+    sink.file = FullDisk(sink.file, 700)
+    for _ in range(100):
+        sink.write(X, words)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_full_disk_gives_one_line_and_leaves_the_old_file(tmp_path, X, suffix):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"old")
+    words = pa.table({"word": ["w"] * 23})
+    with (
+        pytest.raises(
+            InputError, match=r"^apply: '.*' could not be written .* the disk is full\. Fr"
+        ),
+        open_sink(path, 5, "float32", caller="apply") as sink,
+    ):
+        fill_the_disk(sink, X, words)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_the_old_file(tmp_path, X, monkeypatch):
+    def fsync(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "x.npy").write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with (
+        pytest.raises(InputError, match="the disk is full"),
+        open_sink(tmp_path / "x.npy", 5) as sink,
+    ):
+        sink.write(X)
+    assert (tmp_path / "x.npy").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_leftover_of_a_killed_run_is_no_obstacle(tmp_path, X):
+    (tmp_path / "x.npy.part").write_bytes(b"half")
+    with open_sink(tmp_path / "x.npy", 5) as sink:
+        sink.write(X)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_what_cannot_be_written_is_said(tmp_path, X):
+    with pytest.raises(InputError, match=r"must end in one of \.npy"):
+        open_sink(tmp_path / "x.docx", 5)
+    with pytest.raises(InputError, match="must be a file in an existing folder"):
+        open_sink(tmp_path / "no" / "x.npy", 5)
+    with pytest.raises(InputError, match="must be a local file"):
+        open_sink("s3://bucket/x.npy", 5)
+    with pytest.raises(InputError, match="no rows to write"), open_sink(tmp_path / "x.npy", 5):
+        pass
+    with pytest.raises(InputError, match="values must fit float16"):  # noqa: SIM117
+        with open_sink(tmp_path / "x.npy", 5, "float16") as sink:
+            sink.write(X * 1e6)
+    with pytest.raises(InputError, match="has 4 features, but apply is expecting 5"):  # noqa: SIM117
+        with open_sink(tmp_path / "x.npy", 5, caller="apply") as sink:
+            sink.write(X[:, :4])
+    with pytest.raises(InputError, match="needs words"), open_sink(tmp_path / "x.vec", 5) as sink:
+        sink.write(X)
+    with open_sink(tmp_path / "x.parquet", 5) as sink:
+        sink.write(X, pa.table({"a": range(23)}))
+        with pytest.raises(InputError, match="carried columns must stay the same"):
+            sink.write(X, pa.table({"b": range(23)}))
+    (tmp_path / "x.parquet").unlink()
+    with pytest.raises(InputError, match="a carried column 'embedding' already"):  # noqa: SIM117
+        with open_sink(tmp_path / "x.parquet", 5) as sink:
+            sink.write(X, pa.table({"embedding": range(23)}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_parts_are_written_in_any_order_and_read_in_theirs(tmp_path, X, rows):
+    source = open(X, chunk_rows=5)
+    with PartsSink(tmp_path / "out", 5, like=source) as parts:
+        for i, chunk in reversed(list(enumerate(source.chunks()))):
+            with pickle.loads(pickle.dumps(parts)).part(i) as sink:
+                for batch in source.read(chunk):
+                    sink.write(batch.rows)
+        with parts.part(99):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-00004.parquet"
+    np.testing.assert_array_equal(rows(open(tmp_path / "out")), X)
+
+
+def test_parts_are_written_by_another_process(tmp_path, X, rows):
+    code = (
+        "import pickle, sys; parts, X = pickle.load(sys.stdin.buffer)\n"
+        "with parts.part(0) as sink: sink.write(X)"
+    )
+    with PartsSink(tmp_path / "out", 5) as parts:
+        subprocess.run([sys.executable, "-c", code], input=pickle.dumps((parts, X)), check=True)
+    np.testing.assert_array_equal(rows(open(tmp_path / "out")), X)
+
+
+def test_parts_replace_older_parts_only_when_whole(tmp_path, X, rows):
+    for scale in (1, 2):
+        with PartsSink(tmp_path / "out", 5) as parts, parts.part(0) as sink:
+            sink.write(X * scale)
+    np.testing.assert_array_equal(rows(open(tmp_path / "out")), 2 * X)
+    with pytest.raises(KeyboardInterrupt), PartsSink(tmp_path / "out", 5) as parts:  # noqa: PT012
+        with parts.part(0) as sink:
+            sink.write(X)
+        raise KeyboardInterrupt
+    np.testing.assert_array_equal(rows(open(tmp_path / "out")), 2 * X)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_of_other_things_is_not_replaced(tmp_path, X):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    with pytest.raises(InputError, match="holds other things than parts"):  # noqa: SIM117
+        with PartsSink(tmp_path / "out", 5):
+            pass
+    assert (tmp_path / "out" / "thesis.tex").exists()
