@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from isotropy.cli import demo
+from isotropy.cli import demo, measure, repair
 from isotropy.errors import IsotropyError
 
 
@@ -34,4 +34,5 @@ def main() -> None:
     """Measure how evenly an embedding space is used, and repair it where it is not."""
 
 
-app.command()(demo.demo)
+for command in (measure.measure, repair.repair, repair.apply, demo.demo):
+    app.command()(command)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from isotropy import linalg
 from isotropy.linalg import Floats
 from isotropy.metrics.base import Statistics, gather, record
 
@@ -22,8 +23,8 @@ def drift(statistics: Statistics) -> float:
 def summary(statistics: Statistics) -> dict[str, float]:
     """Mean, extremes and quantiles of the norms."""
     directions, sample = statistics.directions, statistics.sample
-    rows = np.asarray(sample.rows, dtype=np.float64)
-    quantiles = _weighted_quantiles(np.linalg.norm(rows, axis=1), sample.weights)
+    lengths = np.sqrt(linalg.squared_norms(sample.rows).astype(np.float64))
+    quantiles = _weighted_quantiles(lengths, sample.weights)
     return {
         "mean": directions.mean_norm,
         "min": directions.norm_min,

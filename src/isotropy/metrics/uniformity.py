@@ -8,7 +8,7 @@ import numpy as np
 
 from isotropy import checks, linalg
 from isotropy.linalg import Floats
-from isotropy.metrics.base import SAMPLE_ROWS, Statistics, as_array, gather, record
+from isotropy.metrics.base import Statistics, as_array, gather, record
 
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 1024
@@ -35,8 +35,10 @@ def sampled(statistics: Statistics) -> float:
     """Of all rows up to 5,000, of 2,000 sampled ones where there are more."""
     sample = statistics.sample
     kept = slice(None) if sample.complete else slice(SAMPLED_ROWS)
-    rows = np.asarray(sample.rows, dtype=np.float64)[kept]
-    return log_mean_potential(rows, None if sample.weights is None else sample.weights[kept])
+    assert sample.rows is not None
+    return log_mean_potential(
+        sample.rows[kept], None if sample.weights is None else sample.weights[kept]
+    )
 
 
 @record(
@@ -81,9 +83,7 @@ def uniformity(
     if exact:
         rows = as_array(X, "uniformity")
         weights = checks.weights(sample_weight, rows.shape[0], "uniformity")
-        return log_mean_potential(
-            linalg.double(rows) if rows.shape[0] <= SAMPLE_ROWS else rows, weights
-        )
+        return log_mean_potential(rows, weights)
     return sampled(
         gather(
             X,

@@ -17,7 +17,7 @@ from isotropy.engines import Engine, map_rows, over_threads, reduce, using
 from isotropy.errors import InputError, NotAffineError, RepairFileError
 from isotropy.linalg import Floats
 from isotropy.repairs import files
-from isotropy.sources import ArraySource, PartsSink, Source, as_source, open_sink
+from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
 from isotropy.stats import Statistic
 
 
@@ -100,10 +100,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         caller = type(self).__name__
         source = as_source(X, caller=caller)
         checks.width(source.n_features, self.n_features_in_, caller)
-        kind = open_sink if os.path.splitext(out)[1] else PartsSink
         with using(engine, caller=caller):
-            sink = kind(out, self._n_features_out, like=source, caller=caller)
-            map_rows(source, self._finished, sink)
+            map_rows(source, self._finished, target(out, self._n_features_out, source, caller))
         return as_source(out, caller=caller)
 
     def affine(self) -> tuple[Floats, Floats]:
@@ -236,6 +234,12 @@ def _restored(rows: Array, X: Any) -> Array:
 
     tensor = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
     return tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
+
+
+def target(out: Any, n_features: int, like: Source, caller: str) -> Sink | PartsSink:
+    """Where `out` says that rows go: a file, or without suffix a folder of Parquet parts."""
+    kind = open_sink if os.path.splitext(out)[1] else PartsSink
+    return kind(out, n_features, like=like, caller=caller)
 
 
 class SummedRepair(Repair):

@@ -62,8 +62,12 @@ class LogPartition(Statistic):
         if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
             near = linalg.like(self.center, X)
             rest = (self.center - linalg.to_numpy(double(near))) @ self.basis
+        xp, room = linalg.namespace(X), None
         for _, rows, weight in linalg.blocks(X, w):
-            self._add((rows if near is None else rows - near) @ basis, weight, rest)
+            if room is None or room.shape[0] != rows.shape[0]:
+                room = linalg.empty((rows.shape[0], basis.shape[1]), X)
+            scores = xp.matmul(rows if near is None else rows - near, basis, out=room)
+            self._add(scores, weight, rest)
         self.weight += float(X.shape[0] if w is None else w.sum())
 
     def _add(self, scores: Array, w: Array | None, rest: Floats) -> None:
@@ -71,16 +75,16 @@ class LogPartition(Statistic):
         high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
         limit = 0.8 * float(np.log(float(xp.finfo(scores.dtype).max)))
         if float((high - low).max()) < 2 * limit:
-            middle = (high + low) / 2
-            scores -= middle
-            plus = xp.exp(scores)
-            minus = 1 / plus
-            high = low = middle
+            high = low = (high + low) / 2
+            scores -= high
+            xp.exp(scores, out=scores)
+            plus = _log_sum(scores, w)
+            minus = _log_sum(xp.reciprocal(scores, out=scores), w)
         else:
-            plus, minus = xp.exp(scores - high), xp.exp(low - scores)
+            plus, minus = _log_sum(xp.exp(scores - high), w), _log_sum(xp.exp(low - scores), w)
         above, below = (linalg.to_numpy(double(shift)) - rest for shift in (high, low))
-        self.log_plus = np.logaddexp(self.log_plus, _log_sum(plus, w) + above)
-        self.log_minus = np.logaddexp(self.log_minus, _log_sum(minus, w) - below)
+        self.log_plus = np.logaddexp(self.log_plus, plus + above)
+        self.log_minus = np.logaddexp(self.log_minus, minus - below)
 
     def _expect_same_settings(self, other: Self) -> None:
         same = np.array_equal(self.basis, other.basis) and (

@@ -1,0 +1,152 @@
+"""Options that commands share, and the run they describe."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from isotropy.engines import Engine, named, using
+from isotropy.engines.run import Run
+from isotropy.errors import InputError
+from isotropy.repairs import Repair
+from isotropy.sources import Source
+from isotropy.sources import open as open_source
+
+
+class EngineName(StrEnum):
+    """Where work can run."""
+
+    local = "local"
+    torch = "torch"
+    dask = "dask"
+
+
+Method = StrEnum("Method", {name: name for name in Repair.by_name})  # type: ignore[misc]
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="File, folder, glob or URL of vectors: .npy, .npz, .safetensors, .parquet, .arrow, "
+        ".feather, .csv, .tsv, .jsonl, word2vec .txt, .vec and .bin, .fvecs, or a data set saved "
+        "by datasets.",
+        show_default=False,
+    ),
+]
+EngineOption = Annotated[
+    EngineName,
+    typer.Option("--engine", help="Threads of this process, a torch device, or a Dask cluster."),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Device of --engine torch, such as cuda, cuda:1 or cpu.")
+]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(help="Scheduler of --engine dask; without it, processes of this machine."),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder that keeps what is done; the same command then goes on from it."),
+]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="Column, tensor or array with the vectors, where there are more.")
+]
+ChunkOption = Annotated[
+    int | None, typer.Option(help="Rows of a chunk; by default about 64 MB of them.", min=1)
+]
+SkipOption = Annotated[
+    bool,
+    typer.Option("--skip-bad-rows", help="Leave rows with NaN or infinity out, and count them."),
+]
+
+
+class Rate(ProgressColumn):
+    """Rows a second."""
+
+    def render(self, task: Any) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} rows/s", style="cyan")
+
+
+class TerminalProgress:
+    """A bar for each pass on a terminal's standard error; nothing where that is not one."""
+
+    def __init__(self) -> None:
+        self.bar = Bar(
+            TextColumn("pass {task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            Rate(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self.task: Any = None
+        self.n_passes = 0
+
+    def begin(self, n_rows: int) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.n_passes += 1
+        self.task = self.bar.add_task(str(self.n_passes), total=n_rows)
+
+    def advance(self, n_rows: int) -> None:
+        self.bar.advance(self.task, n_rows)
+
+
+def opened(
+    source: str, column: str | None, chunk_rows: int | None, skip_bad_rows: bool, caller: str
+) -> Source:
+    """The source that the arguments describe."""
+    return open_source(
+        source, column=column, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows, caller=caller
+    )
+
+
+@contextlib.contextmanager
+def running(
+    engine: EngineName,
+    device: str | None,
+    scheduler: str | None,
+    checkpoint: Path | None,
+    caller: str,
+) -> Iterator[Run]:
+    """The run that the arguments describe, with its progress shown on a terminal."""
+    for value, name, goes_with in ((device, "device", "torch"), (scheduler, "scheduler", "dask")):
+        if value is not None and engine != goes_with:
+            raise InputError(f"{caller}: --{name} goes with --engine {goes_with}, got {engine}.")
+    options = {"device": device} if engine == "torch" else {}
+    options |= {"scheduler": scheduler} if engine == "dask" else {}
+    made: Engine = named(str(engine), **options)
+    progress = TerminalProgress()
+    try:
+        with (
+            progress.bar,
+            using(made, checkpoint=checkpoint, progress=progress, caller=caller) as run,
+        ):
+            yield run
+    finally:
+        made.close()
+
+
+def say(text: str) -> None:
+    """A line for whoever sits at the terminal; nothing where the output is piped."""
+    if sys.stdout.isatty():
+        typer.echo(text)
+
+
+def say_skipped(n_skipped: int) -> None:
+    """How many rows were left out, wherever the output goes."""
+    if n_skipped:
+        typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)

@@ -1,0 +1,90 @@
+"""isotropy measure: the geometry of a file of vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from isotropy.cli.common import (
+    CheckpointOption,
+    ChunkOption,
+    ColumnOption,
+    DeviceOption,
+    EngineName,
+    EngineOption,
+    SchedulerOption,
+    SkipOption,
+    SourceArgument,
+    opened,
+    running,
+    say_skipped,
+)
+from isotropy.errors import IsotropyWarning
+from isotropy.measure import measure as measured
+
+
+def measure(
+    source: SourceArgument,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between, such as isoscore,mean_cosine; without it all but "
+            "hubness, which compares all pairs."
+        ),
+    ] = None,
+    local: Annotated[
+        int | None,
+        typer.Option(help="Measure within this many k-means clusters too.", min=1),
+    ] = None,
+    center: Annotated[
+        bool, typer.Option("--center", help="Subtract the mean before X'X is decomposed.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, keyed by metric names.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of samples and clusterings.", min=0)] = 0,
+    engine: EngineOption = EngineName.local,
+    device: DeviceOption = None,
+    scheduler: SchedulerOption = None,
+    checkpoint: CheckpointOption = None,
+    column: ColumnOption = None,
+    chunk_rows: ChunkOption = None,
+    skip_bad_rows: SkipOption = False,
+) -> None:
+    """Say how evenly the space of SOURCE is used.
+
+    Two passes over the file, in memory that does not grow with its rows.
+
+    Examples:
+
+      isotropy measure vectors.npy
+
+      isotropy measure 'corpus/*.parquet' --column embedding --json > geometry.json
+    """
+    rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
+    names = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    with (
+        running(engine, device, scheduler, checkpoint, "measure"),
+        warnings.catch_warnings(record=as_json) as caught,
+    ):
+        warnings.simplefilter("always", IsotropyWarning)
+        geometry = measured(rows, names, center=center, local=local, random_state=seed)
+    if not as_json:
+        typer.echo(str(geometry))
+        return
+    found = geometry.to_dict() | {"warnings": [str(w.message) for w in caught or []]}
+    typer.echo(json.dumps(_finite(found), allow_nan=False))
+    say_skipped(geometry.n_skipped)
+
+
+def _finite(value: Any) -> Any:
+    """value with null for what is undefined, as JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
