@@ -106,7 +106,7 @@ def column_sums(X: Array, w: Array | None = None) -> Array:
 def squared_norms(X: Array) -> Array:
     """||x_i||^2 of every row, in the dtype of X."""
     if is_tensor(X):
-        return (X * X).sum(1)
+        return namespace(X).linalg.vector_norm(X, axis=1) ** 2  # one pass, nothing kept
     return np.einsum("ij,ij->i", X, X)
 
 

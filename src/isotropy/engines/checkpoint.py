@@ -106,7 +106,7 @@ class CheckpointedPass:
 
     def _write(self, path: Path, partial: Partial) -> None:
         arrays = {
-            f"{i}/{name}": np.ascontiguousarray(value)
+            f"{i}/{name}": np.asarray(value, order="C")
             for i, state in enumerate(partial.states)
             for name, value in state.state().items()
         }

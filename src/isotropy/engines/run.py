@@ -119,7 +119,7 @@ def reduce(source: Source, statistics: Sequence[S]) -> list[S]:
     run.n_skipped = done.n_skipped
     if done.n_skipped == source.n_samples:
         raise InputError("isotropy: X must have good rows, got none.")
-    found: Any = done.states
+    found: Any = [state.to_host() for state in done.states]
     result: list[S] = found
     return result
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import scipy.linalg
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -124,6 +125,16 @@ class Statistics:
         return linalg.resolved(values, moments.resolution, spread), vectors
 
     @cached_property
+    def variances(self) -> Floats:
+        """Eigenvalues of the scatter, descending, zero where rounding hides them."""
+        if self.center:
+            return self.gram[0]
+        values = np.asarray(scipy.linalg.eigvalsh(self.scatter, check_finite=False), np.float64)[
+            ::-1
+        ]
+        return linalg.resolved(values, self.moments.resolution)
+
+    @cached_property
     def gram_centred(self) -> tuple[Floats, Floats]:
         """The same of the centred rows."""
         values, vectors = linalg.eigh(self.scatter)
@@ -175,8 +186,12 @@ def _partition(source: Source, statistics: Statistics, random_state: int) -> Par
         random = np.random.default_rng(random_state)
         bases += [_rotated(vectors, groups, random) for _ in range(N_BASES)]
     mean = statistics.mean if statistics.center else None
-    (partition,) = reduce(source, [LogPartition(np.concatenate(bases, axis=1), mean)])
-    logs = np.stack([partition.log_plus, partition.log_minus])
+    longest = None
+    if statistics.directions.n_features is not None:
+        shift = 0.0 if mean is None else float(np.linalg.norm(mean))
+        longest = 1.001 * (statistics.directions.norm_max + shift)
+    (partition,) = reduce(source, [LogPartition(np.concatenate(bases, axis=1), mean, longest)])
+    logs = np.stack([linalg.to_numpy(partition.log_plus), linalg.to_numpy(partition.log_minus)])
     d, width = len(values), int(moved.sum())
     rotated = tuple(logs[:, i : i + width] for i in range(d, logs.shape[1], max(width, 1)))
     return Partition(logs[:, :d], moved, rotated)

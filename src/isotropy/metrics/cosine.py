@@ -18,8 +18,9 @@ def contributions(directions: Directions) -> Floats:
     if pairs <= 0:
         return np.full(directions.n_features or 0, np.nan)
     total = linalg.to_numpy(directions.unit_sum)
-    own: Floats = linalg.to_numpy(directions.unit_square_sum)
-    return (total**2 - own) / pairs
+    own = linalg.to_numpy(directions.unit_square_sum)
+    parts: Floats = (total**2 - own) / pairs
+    return parts
 
 
 def average(directions: Directions) -> float:

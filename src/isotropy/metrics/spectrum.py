@@ -14,7 +14,7 @@ from isotropy.metrics.isoscore import squared_traces
 
 def explained(statistics: Statistics, k: int) -> Floats:
     """Cumulative shares of variance of the first k principal components."""
-    values = statistics.gram_centred[0]
+    values = statistics.variances
     total = float(np.trace(statistics.scatter))
     return np.cumsum(values[:k]) / total if total > 0 else np.full(len(values[:k]), np.nan)
 

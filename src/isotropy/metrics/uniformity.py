@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, linalg
+from isotropy.engines import over_threads
 from isotropy.linalg import Floats
-from isotropy.metrics.base import Statistics, as_array, gather, record
+from isotropy.metrics.base import SAMPLE_ROWS, Statistics, as_array, gather, record
 
 SAMPLED_ROWS = 2000
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 256
 
 
 def log_mean_potential(rows: Any, weights: Floats | None = None) -> float:
     """log of the mean of exp(-2 ||u - v||^2) over pairs of unit rows u, v."""
+    if rows.shape[0] <= SAMPLE_ROWS:
+        rows = linalg.double(rows)
     seen = linalg.to_numpy(linalg.squared_norms(rows)) > 0
     units = linalg.unit_rows(rows[linalg.index(np.flatnonzero(seen), rows)])
     w = np.ones(len(seen))[seen] if weights is None else weights[seen]
@@ -23,11 +26,15 @@ def log_mean_potential(rows: Any, weights: Floats | None = None) -> float:
     if pairs <= 0:
         return float("nan")
     xp, weight = linalg.namespace(units), linalg.like(w, units)
-    total = 0.0
-    for start in range(0, units.shape[0], BLOCK_ROWS):
+
+    def potential_of(start: int) -> float:
         part = slice(start, start + BLOCK_ROWS)
-        potential = xp.exp(4 * (units[part] @ units.T) - 4)  # ||u - v||^2 = 2 - 2 u.v
-        total += float(linalg.double(weight[part]) @ linalg.double(potential @ weight))
+        potential = xp.exp(4 * (units[part] @ units[start:].T) - 4)  # ||u - v||^2 = 2 - 2 u.v
+        ahead = linalg.double(potential @ (2 * weight[start:]))  # each pair of blocks once
+        ahead -= linalg.double(potential[:, : ahead.shape[0]] @ weight[part])
+        return float(linalg.double(weight[part]) @ ahead)
+
+    total = sum(over_threads(potential_of, range(0, units.shape[0], BLOCK_ROWS)))
     return float(np.log(max(total - float(w @ w), 0.0) / pairs)) if total > 0 else float("nan")
 
 

@@ -29,7 +29,7 @@ def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
-    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     whole = header | {
         "format": FORMAT,
         "versions": {
@@ -90,7 +90,7 @@ def checksum(tensors: dict[str, NDArray[Any]]) -> int:
     """CRC-32 over names, dtypes, shapes and bytes, in the order of names."""
     value = 0
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
+        array = np.asarray(tensors[name], order="C")
         value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
         value = zlib.crc32(array.tobytes(), value)
     return value

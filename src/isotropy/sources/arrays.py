@@ -44,6 +44,7 @@ class ArraySource:
         self.caller = caller
         self.chunk_rows = chunk_rows
         self.skip_bad_rows = skip_bad_rows
+        self._finite: set[Chunk] = set()
         if self.weights is not None and not self.weights.any():
             raise InputError(f"{caller}: sample_weight must have a positive sum, got zeros only.")
 
@@ -65,7 +66,8 @@ class ArraySource:
         return str(self.X.device) if checks.is_tensor(self.X) else "cpu"
 
     def chunks(self) -> list[Chunk]:
-        rows = self.chunk_rows or default_rows(self.n_features)
+        on_device = 1 if self.device == "cpu" else 16  # a device wants fewer, larger products
+        rows = self.chunk_rows or on_device * default_rows(self.n_features)
         return [
             Chunk(start, min(rows, self.n_samples - start))
             for start in range(0, self.n_samples, rows)
@@ -76,7 +78,9 @@ class ArraySource:
         rows = linalg.native(self.X[part])
         batch = Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
         if not self.skip_bad_rows:
-            checks.finite(rows, self.caller, chunk.first_row)
+            if chunk not in self._finite:  # once is enough for rows that stay where they are
+                checks.finite(rows, self.caller, chunk.first_row)
+                self._finite.add(chunk)
             yield batch
             return
         xp = linalg.namespace(rows)

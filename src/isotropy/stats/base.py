@@ -67,6 +67,15 @@ class Statistic:
         """Width of the rows seen, None before the first."""
         raise NotImplementedError(f"{type(self).__name__} must define n_features.")
 
+    def to_host(self) -> Self:
+        """The same statistic, its sums brought from the device to numpy arrays."""
+        for name in self.fields:
+            value = getattr(self, name)
+            if checks.is_tensor(value):
+                host = linalg.to_numpy(value)
+                setattr(self, name, host if host.ndim else host.item())
+        return self
+
     def state(self) -> dict[str, NDArray[Any]]:
         """The state as numpy arrays by name."""
         values = {name: getattr(self, name) for name in self.fields}

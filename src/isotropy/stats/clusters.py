@@ -116,6 +116,11 @@ class ClusterMoments(_PerCluster):
         super().__init__(centroids)
         self.clusters = [Moments(origin) for origin in self.centroids]
 
+    def to_host(self) -> Self:
+        for cluster in self.clusters:
+            cluster.to_host()
+        return self
+
     def state(self) -> dict[str, NDArray[Any]]:
         state = {"centroids": self.centroids.copy()}
         for i, cluster in enumerate(self.clusters):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
@@ -28,22 +28,11 @@ class Directions(Statistic):
     (array([0.6, 1.8]), 1, 7.0)
     """
 
-    fields = (
-        "weight",
-        "squared_weight",
-        "unit_sum",
-        "unit_square_sum",
-        "zero_rows",
-        "zero_weight",
-        "norm_sum",
-        "norm_min",
-        "norm_max",
-    )
+    fields = ("totals", "extremes", "unit_sum", "unit_square_sum")
 
     def __init__(self) -> None:
-        self.weight = self.squared_weight = self.zero_weight = self.norm_sum = 0.0
-        self.zero_rows = 0
-        self.norm_min, self.norm_max = math.inf, -math.inf
+        self.totals: Array = np.zeros(5)
+        self.extremes: Array = np.array([np.inf, -np.inf])
         self.unit_sum: Array | None = None
         self.unit_square_sum: Array | None = None
 
@@ -55,16 +44,50 @@ class Directions(Statistic):
         return None if self.unit_sum is None else int(self.unit_sum.shape[0])
 
     @property
+    def weight(self) -> float:
+        """Sum of w over rows that are not zero."""
+        return float(self.totals[0])
+
+    @property
+    def squared_weight(self) -> float:
+        """Sum of w^2 over rows that are not zero."""
+        return float(self.totals[1])
+
+    @property
+    def zero_weight(self) -> float:
+        """Sum of w over zero rows."""
+        return float(self.totals[2])
+
+    @property
+    def norm_sum(self) -> float:
+        """Sum of w ||x||."""
+        return float(self.totals[3])
+
+    @property
+    def norm_min(self) -> float:
+        """Least norm."""
+        return float(self.extremes[0])
+
+    @property
+    def norm_max(self) -> float:
+        """Largest norm."""
+        return float(self.extremes[1])
+
+    @property
+    def zero_rows(self) -> int:
+        """Number of zero rows."""
+        return int(self.totals[4])
+
+    @property
     def mean_norm(self) -> float:
         """Weighted mean of the norms, zero rows included."""
         return self.norm_sum / (self.weight + self.zero_weight)
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
         if self.unit_sum is None:
-            self.unit_sum = linalg.zeros(X.shape[1], X)
-            self.unit_square_sum = linalg.zeros(X.shape[1], X)
-        self.unit_sum = linalg.place(self.unit_sum, X)
-        self.unit_square_sum = linalg.place(self.unit_square_sum, X)
+            self.unit_sum = self.unit_square_sum = linalg.zeros(X.shape[1], X)
+        for name in self.fields:
+            setattr(self, name, linalg.place(getattr(self, name), X))
         for _, rows, weight in linalg.blocks(X, w):
             self._add(rows, weight)
 
@@ -76,25 +99,21 @@ class Directions(Statistic):
         if w is None:
             w = xp.ones_like(norms)
         inverse = xp.where(seen, 1 / xp.where(seen, norms, xp.ones_like(norms)), 0 * norms)
-        self.unit_sum += linalg.column_sums(rows, w * inverse)
-        self.unit_square_sum += linalg.column_sums(squares, (w * inverse) ** 2)
-        kept = double(xp.where(seen, w, 0 * w))
-        self.weight += float(kept.sum())
-        self.squared_weight += float(kept @ kept)
-        self.zero_rows += int((~seen).sum())
-        self.zero_weight += float(double(w).sum() - kept.sum())
-        self.norm_sum += float(double(w) @ double(norms))
-        self.norm_min = min(self.norm_min, float(norms.min()))
-        self.norm_max = max(self.norm_max, float(norms.max()))
+        self.unit_sum = self.unit_sum + linalg.column_sums(rows, w * inverse)
+        self.unit_square_sum = self.unit_square_sum + linalg.column_sums(
+            squares, (w * inverse) ** 2
+        )
+        w, norms = double(w), double(norms)
+        kept = xp.where(seen, w, 0 * w)
+        sums = (kept.sum(), kept @ kept, (w - kept).sum(), w @ norms, double(~seen).sum())
+        self.totals = self.totals + xp.stack(sums)
+        low, high = self.extremes[0], self.extremes[1]
+        self.extremes = xp.stack((xp.minimum(low, norms.min()), xp.maximum(high, norms.max())))
 
     def _merge(self, other: Directions) -> None:
-        if self.unit_sum is None:
-            self.unit_sum = self.unit_square_sum = 0.0
-        self.unit_sum = linalg.to_numpy(self.unit_sum) + linalg.to_numpy(other.unit_sum)
-        self.unit_square_sum = linalg.to_numpy(self.unit_square_sum) + linalg.to_numpy(
-            other.unit_square_sum
-        )
-        for name in ("weight", "squared_weight", "zero_weight", "norm_sum", "zero_rows"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.norm_min = min(self.norm_min, other.norm_min)
-        self.norm_max = max(self.norm_max, other.norm_max)
+        theirs = other.state()
+        mine = {name: np.zeros_like(value) for name, value in theirs.items()} | self.state()
+        for name in ("totals", "unit_sum", "unit_square_sum"):
+            setattr(self, name, mine[name] + theirs[name])
+        (low, high), (other_low, other_high) = mine["extremes"], theirs["extremes"]
+        self.extremes = np.array([min(low, other_low), max(high, other_high)])

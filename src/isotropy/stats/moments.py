@@ -55,7 +55,7 @@ class Moments(Statistic):
         self.total: Array | None = None
         self.products: Array | None = None
         self.third: Array | None = None
-        self.fourth = 0.0
+        self.fourth: Array = 0.0
         self.resolution = 0.0
 
     def empty(self) -> Self:
@@ -117,7 +117,7 @@ class Moments(Statistic):
             - (trace - 2 * along + self.weight * length) * shift
         )
         moved.fourth = (
-            self.fourth
+            float(self.fourth)
             - 4 * float(shift @ third)
             + 4 * float(shift @ products @ shift)
             + length * (2 * trace - 4 * along + self.weight * length)
@@ -134,6 +134,9 @@ class Moments(Statistic):
             if exact:
                 rows, weight = double(rows), None if weight is None else double(weight)
             self._add(rows, weight)
+        self.weight += float(X.shape[0] if w is None else w.sum())
+        kind = linalg.namespace(X).float64 if exact else X.dtype
+        self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
         self.n_rows += int(X.shape[0])
 
     def _start(self, X: Array) -> None:
@@ -152,9 +155,7 @@ class Moments(Statistic):
         self.products += half.T @ half
         weighted = radius if w is None else w * radius
         self.third += linalg.column_sums(Y, weighted)
-        self.fourth += float(double(weighted) @ double(radius))
-        self.weight += float(rows.shape[0] if w is None else double(w).sum())
-        self.resolution = max(self.resolution, float(xp.finfo(rows.dtype).eps))
+        self.fourth = self.fourth + double(weighted) @ double(radius)
 
     def _merge(self, other: Moments) -> None:
         if self.total is None:
@@ -166,5 +167,5 @@ class Moments(Statistic):
             setattr(self, name, mine + linalg.to_numpy(theirs))
         self.n_rows += other.n_rows
         self.weight += other.weight
-        self.fourth += moved.fourth
+        self.fourth = float(self.fourth) + float(moved.fourth)
         self.resolution = max(self.resolution, other.resolution)

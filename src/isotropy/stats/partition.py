@@ -23,6 +23,9 @@ class LogPartition(Statistic):
         Unit vectors as columns.
     center : array of shape (n_features,), optional
         Subtracted from every row.
+    largest_norm : float, optional
+        No row, after `center`, is longer. Then no product u.w is larger either, and where that is
+        within the range of exp, blocks need no shift.
 
     Notes
     -----
@@ -38,19 +41,22 @@ class LogPartition(Statistic):
     (array([1.00069315e+03, 6.93147181e-01]), array([-9.99306853e+02, 6.93147181e-01]))
     """
 
-    fields = ("basis", "center", "weight", "log_plus", "log_minus")
+    fields = ("basis", "center", "largest_norm", "weight", "log_plus", "log_minus")
 
-    def __init__(self, basis: Array, center: Array | None = None) -> None:
+    def __init__(
+        self, basis: Array, center: Array | None = None, largest_norm: float | None = None
+    ) -> None:
         self.basis: Floats = np.asarray(basis, dtype=np.float64)
         if self.basis.ndim != 2:
             raise InputError(f"LogPartition: basis must be 2D, got {self.basis.ndim}D.")
         self.center = None if center is None else np.asarray(center, dtype=np.float64)
+        self.largest_norm = largest_norm
         self.weight = 0.0
-        self.log_plus: Floats = np.full(self.basis.shape[1], -np.inf)
-        self.log_minus: Floats = np.full(self.basis.shape[1], -np.inf)
+        self.log_plus: Array = np.full(self.basis.shape[1], -np.inf)
+        self.log_minus: Array = np.full(self.basis.shape[1], -np.inf)
 
     def empty(self) -> Self:
-        return type(self)(self.basis, self.center)
+        return type(self)(self.basis, self.center, self.largest_norm)
 
     @property
     def n_features(self) -> int | None:
@@ -58,10 +64,13 @@ class LogPartition(Statistic):
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
         basis = linalg.like(self.basis, X)
-        near, rest = None, np.zeros(self.basis.shape[1])
+        near, rest = None, linalg.zeros(self.basis.shape[1], X)
         if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
             near = linalg.like(self.center, X)
-            rest = (self.center - linalg.to_numpy(double(near))) @ self.basis
+            left_out = self.center - linalg.to_numpy(double(near))
+            rest = linalg.place(left_out @ self.basis, X)
+        self.log_plus = linalg.place(self.log_plus, X)
+        self.log_minus = linalg.place(self.log_minus, X)
         xp, room = linalg.namespace(X), None
         for _, rows, weight in linalg.blocks(X, w):
             if room is None or room.shape[0] != rows.shape[0]:
@@ -70,21 +79,23 @@ class LogPartition(Statistic):
             self._add(scores, weight, rest)
         self.weight += float(X.shape[0] if w is None else w.sum())
 
-    def _add(self, scores: Array, w: Array | None, rest: Floats) -> None:
+    def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
         xp = linalg.namespace(scores)
-        high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
         limit = 0.8 * float(np.log(float(xp.finfo(scores.dtype).max)))
-        if float((high - low).max()) < 2 * limit:
-            high = low = (high + low) / 2
-            scores -= high
-            xp.exp(scores, out=scores)
-            plus = _log_sum(scores, w)
+        high, low, one_exponential = 0 * rest, 0 * rest, True
+        if self.largest_norm is None or self.largest_norm >= limit:
+            high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
+            one_exponential = float((high - low).max()) < 2 * limit
+            if one_exponential:
+                high = low = (high + low) / 2
+                scores -= high
+        if one_exponential:
+            plus = _log_sum(xp.exp(scores, out=scores), w)
             minus = _log_sum(xp.reciprocal(scores, out=scores), w)
         else:
             plus, minus = _log_sum(xp.exp(scores - high), w), _log_sum(xp.exp(low - scores), w)
-        above, below = (linalg.to_numpy(double(shift)) - rest for shift in (high, low))
-        self.log_plus = np.logaddexp(self.log_plus, plus + above)
-        self.log_minus = np.logaddexp(self.log_minus, minus - below)
+        self.log_plus = xp.logaddexp(self.log_plus, plus + double(high) - rest)
+        self.log_minus = xp.logaddexp(self.log_minus, minus - double(low) + rest)
 
     def _expect_same_settings(self, other: Self) -> None:
         same = np.array_equal(self.basis, other.basis) and (
@@ -96,12 +107,11 @@ class LogPartition(Statistic):
             raise InputError("LogPartition: other must have the same basis and centre.")
 
     def _merge(self, other: LogPartition) -> None:
-        self.log_plus = np.logaddexp(self.log_plus, other.log_plus)
-        self.log_minus = np.logaddexp(self.log_minus, other.log_minus)
+        for name in ("log_plus", "log_minus"):
+            mine, theirs = (linalg.to_numpy(getattr(part, name)) for part in (self, other))
+            setattr(self, name, np.logaddexp(mine, theirs))
         self.weight += other.weight
 
 
-def _log_sum(terms: Array, w: Array | None) -> Floats:
-    with np.errstate(divide="ignore"):  # rows of no weight sum to log 0
-        logs: Floats = np.log(linalg.to_numpy(linalg.column_sums(terms, w)))
-    return logs
+def _log_sum(terms: Array, w: Array | None) -> Array:
+    return linalg.namespace(terms).log(linalg.column_sums(terms, w))
