@@ -49,6 +49,15 @@ def to_numpy(X: Array) -> NDArray[Any]:
     return np.asarray(X.detach().cpu().numpy() if is_tensor(X) else X)
 
 
+def on_device(X: NDArray[Any], device: str) -> Array:
+    """X as it is for "cpu", otherwise as a tensor on the device."""
+    if device == "cpu":
+        return X
+    import torch
+
+    return torch.from_numpy(X).to(device)
+
+
 def like(values: Array, X: Array) -> Array:
     """values in the namespace, on the device and in the dtype of X."""
     if not is_tensor(X):
@@ -61,6 +70,13 @@ def double(X: Array) -> Array:
     """X in float64, where it lies."""
     xp = namespace(X)
     return xp.astype(X, xp.float64, copy=False)
+
+
+def smallest(keys: Array, k: int) -> Array:
+    """Where the k smallest keys are, in no order."""
+    if is_tensor(keys):
+        return keys.topk(k, largest=False, sorted=False).indices
+    return np.argpartition(keys, k - 1)[:k]
 
 
 def index(numbers: NDArray[np.int64], X: Array) -> Array:
@@ -89,7 +105,7 @@ def blocks(X: Array, w: Floats | None = None) -> Iterator[tuple[int, Array, Arra
     """(first row, rows, weights) of consecutive blocks of X."""
     rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
-        rows *= 16  # a device wants fewer, larger products
+        rows *= 64  # a device wants fewer, larger products
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
         yield start, block, None if w is None else like(w[start : start + rows], block)
@@ -119,9 +135,14 @@ def unit_rows(X: Array) -> Array:
     return X / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def eigh(symmetric: Floats) -> tuple[Floats, Floats]:
-    """Eigenvalues in descending order and the eigenvectors as columns."""
-    values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
+def eigh(symmetric: Floats, device: str = "cpu") -> tuple[Floats, Floats]:
+    """Eigenvalues in descending order and the eigenvectors as columns, made on a device."""
+    if device == "cpu":
+        values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
+    else:
+        import torch
+
+        values, vectors = map(to_numpy, torch.linalg.eigh(torch.from_numpy(symmetric).to(device)))
     return values[::-1], vectors[:, ::-1]
 
 
@@ -137,7 +158,9 @@ def resolved(values: Floats, resolution: float, mean: float | None = None) -> Fl
     return np.where(values > max(decomposition, products), values, 0.0)
 
 
-def gram_eigh(scatter: Floats, weight: float, mean: Floats) -> tuple[Floats, Floats]:
+def gram_eigh(
+    scatter: Floats, weight: float, mean: Floats, device: str = "cpu"
+) -> tuple[Floats, Floats]:
     """Eigenvalues (descending) and eigenvectors of X'X = scatter + weight mean mean'.
 
     Where the mean dwarfs the scatter, forming X'X would drown the small eigenvalues in the
@@ -147,7 +170,7 @@ def gram_eigh(scatter: Floats, weight: float, mean: Floats) -> tuple[Floats, Flo
     """
     energy = weight * float(mean @ mean)
     if not energy > DRIFT * float(np.trace(scatter)):
-        return eigh(scatter + weight * np.outer(mean, mean))
+        return eigh(scatter + weight * np.outer(mean, mean), device)
     v = mean / np.linalg.norm(mean)
     sign = 1.0 if v[0] >= 0 else -1.0
     v[0] += sign
@@ -156,7 +179,7 @@ def gram_eigh(scatter: Floats, weight: float, mean: Floats) -> tuple[Floats, Flo
     reflected -= 2 * np.outer(reflected @ v, v)
     top = energy + reflected[0, 0]
     coupling = reflected[1:, 0] / top
-    values, inner = eigh(reflected[1:, 1:] - np.outer(coupling, reflected[1:, 0]))
+    values, inner = eigh(reflected[1:, 1:] - np.outer(coupling, reflected[1:, 0]), device)
     basis = np.zeros_like(scatter)
     basis[0, 0], basis[1:, 0] = 1.0, coupling
     basis[1:, 1:], basis[0, 1:] = inner, -coupling @ inner

@@ -271,7 +271,8 @@ def test_sampled_uniformity_is_near_the_exact_one():
     potential = np.exp(4 * (U @ U.T) - 4).sum() - len(U)
     assert exact == pytest.approx(np.log(potential / len(U) / (len(U) - 1)), rel=1e-9)
     assert metrics.uniformity(X.astype(np.float32), exact=True) == pytest.approx(exact, rel=1e-5)
-    assert metrics.uniformity(X[:5000]) == metrics.uniformity(X[:5000], exact=True)
+    few = metrics.uniformity(X[:5000])  # the same pairs, in the order of the sample's keys
+    assert few == pytest.approx(metrics.uniformity(X[:5000], exact=True), rel=1e-12)
 
 
 @each_dtype

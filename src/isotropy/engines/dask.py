@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
-from isotropy.engines.local import n_threads, write_part
+from isotropy.engines.local import n_threads, one_blas_thread, write_part
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import Chunk, PartsSink, Source
 
@@ -117,7 +115,7 @@ def chunk_state(shared: Any, chunk: Chunk) -> Partial:
     """On a worker: the statistics of one chunk."""
     source, statistics = shared
     partial = fresh(statistics)
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         partial.add(source, chunk, lambda n_rows: None)
     return partial
 
@@ -130,5 +128,5 @@ def merged_pair(left: Partial, right: Partial) -> Partial:
 def part_written(shared: Any, number: int, chunk: Chunk) -> int:
     """On a worker: one part of the output."""
     source, function, sink = shared
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return write_part(source, function, sink, number, chunk)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
 from isotropy.sources import Batch, Chunk, Sink, Source
@@ -27,6 +29,17 @@ def n_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def one_blas_thread() -> Any:
+    """Limits BLAS to one thread within `with`."""
+    return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
+
+
+@functools.lru_cache(maxsize=1)
+def _controller(n_modules: int) -> ThreadpoolController:
+    """What controls the libraries that are loaded; looked for again after new imports."""
+    return ThreadpoolController()
+
+
 def over_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """[work(item) for item in items], with threads that do not fight over cores with BLAS.
 
@@ -34,7 +47,7 @@ def over_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """
     if len(items) < 2 or n_threads() < 2 or getattr(_inside, "thread", False):
         return [work(item) for item in items]
-    with threadpool_limits(1, user_api="blas"), pool(len(items)) as threads:
+    with one_blas_thread(), pool(len(items)) as threads:
         return list(threads.map(work, items))
 
 
@@ -97,7 +110,7 @@ class Local:
         n_skipped = 0
         chunks = iter(source.chunks())
         n_ahead = n_threads()
-        with threadpool_limits(1, user_api="blas"), pool(n_ahead) as threads, sink:
+        with one_blas_thread(), pool(n_ahead) as threads, sink:
             waiting: deque[Future[list[Batch]]] = deque(
                 threads.submit(work, chunk) for chunk in itertools.islice(chunks, n_ahead)
             )

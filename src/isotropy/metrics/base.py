@@ -101,6 +101,7 @@ class Statistics:
     moments: Moments
     directions: Directions
     sample: Sample
+    device: str = "cpu"
     center: bool = False
     partition: Partition | None = None
 
@@ -118,7 +119,7 @@ class Statistics:
         if self.center:
             return self.gram_centred
         moments, spread = self.moments, float(np.trace(self.scatter)) / self.n_features
-        values, vectors = linalg.gram_eigh(self.scatter, moments.weight, self.mean)
+        values, vectors = linalg.gram_eigh(self.scatter, moments.weight, self.mean, self.device)
         if values[0] > linalg.DRIFT * spread * self.n_features:  # split off, not decomposed
             rest = linalg.resolved(values[1:], moments.resolution, spread)
             return np.concatenate([values[:1], rest]), vectors
@@ -127,17 +128,15 @@ class Statistics:
     @cached_property
     def variances(self) -> Floats:
         """Eigenvalues of the scatter, descending, zero where rounding hides them."""
-        if self.center:
-            return self.gram[0]
-        values = np.asarray(scipy.linalg.eigvalsh(self.scatter, check_finite=False), np.float64)[
-            ::-1
-        ]
+        if self.center or self.device != "cpu":
+            return self.gram_centred[0]
+        values = scipy.linalg.eigvalsh(self.scatter, check_finite=False)[::-1].astype(np.float64)
         return linalg.resolved(values, self.moments.resolution)
 
     @cached_property
     def gram_centred(self) -> tuple[Floats, Floats]:
         """The same of the centred rows."""
-        values, vectors = linalg.eigh(self.scatter)
+        values, vectors = linalg.eigh(self.scatter, self.device)
         return linalg.resolved(values, self.moments.resolution), vectors
 
 
@@ -162,6 +161,7 @@ def gather(
         Moments(),
         Directions(),
         Sample(SAMPLE_ROWS, random_state),
+        source.device,
         center,
     )
     names = [name for name in ("moments", "directions", "sample") if name in needs]

@@ -9,13 +9,12 @@ import numpy as np
 
 from isotropy.errors import InputError
 from isotropy.metrics.base import RECORDS, Statistics, gather, record
-from isotropy.stats import Moments
 
 
-def squared_traces(moments: Moments, unbiased: bool = False) -> tuple[float, float]:
+def squared_traces(statistics: Statistics, unbiased: bool = False) -> tuple[float, float]:
     """(tr S)^2 and tr(S^2) of the covariance, or unbiased estimates of both."""
-    n = moments.weight
-    S = moments.scatter
+    n = statistics.moments.weight
+    S = statistics.scatter
     trace, square = float(np.trace(S)) / (n - 1), float(np.vdot(S, S)) / (n - 1) ** 2
     if not unbiased:
         return trace**2, square
@@ -25,7 +24,7 @@ def squared_traces(moments: Moments, unbiased: bool = False) -> tuple[float, flo
             "Use unbiased=False."
         )
     # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers.
-    Q = moments.centred.fourth / (n - 1)
+    Q = statistics.moments.centred_fourth / (n - 1)
     factor = (n - 1) / (n * (n - 2) * (n - 3))
     return (
         factor * (2 * square + (n * n - 3 * n + 1) * trace**2 - n * Q),
@@ -33,12 +32,12 @@ def squared_traces(moments: Moments, unbiased: bool = False) -> tuple[float, flo
     )
 
 
-def score(moments: Moments, unbiased: bool = False) -> float:
+def score(statistics: Statistics, unbiased: bool = False) -> float:
     """(p - 1)/(d - 1) with p the participation ratio."""
-    d = moments.n_features or 0
-    if moments.weight <= 1 or d < 2:
+    d = statistics.n_features
+    if statistics.moments.weight <= 1 or d < 2:
         return float("nan")
-    trace, square = squared_traces(moments, unbiased)
+    trace, square = squared_traces(statistics, unbiased)
     return (trace / square - 1) / (d - 1) if square != 0 else float("nan")
 
 
@@ -50,7 +49,7 @@ def score(moments: Moments, unbiased: bool = False) -> float:
     better="higher",
     invariant=("rotation", "scale", "translation"),
     needs=("moments",),
-    evaluate=lambda statistics: score(statistics.moments),
+    evaluate=score,
     note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
 )
 def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) -> float:
@@ -87,14 +86,14 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
     >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
     (0.32, 1.0)
     """
-    moments = gather(X, {"moments"}, sample_weight=sample_weight, caller="isoscore").moments
-    return score(moments, unbiased)
+    statistics = gather(X, {"moments"}, sample_weight=sample_weight, caller="isoscore")
+    return score(statistics, unbiased)
 
 
 def evaluate_unbiased(statistics: Statistics) -> float:
     """The unbiased score, NaN below 4 rows."""
-    moments = statistics.moments
-    return score(moments, unbiased=True) if moments.weight >= 4 else float("nan")
+    enough = statistics.moments.weight >= 4
+    return score(statistics, unbiased=True) if enough else float("nan")
 
 
 RECORDS["isoscore_unbiased"] = replace(

@@ -73,7 +73,7 @@ def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> f
 
 
 def participation(statistics: Statistics) -> float:
-    trace, square = squared_traces(statistics.moments)
+    trace, square = squared_traces(statistics)
     return trace / square if square > 0 else float("nan")
 
 

@@ -26,15 +26,19 @@ def log_mean_potential(rows: Any, weights: Floats | None = None) -> float:
     if pairs <= 0:
         return float("nan")
     xp, weight = linalg.namespace(units), linalg.like(w, units)
+    n_rows = BLOCK_ROWS * (16 if checks.is_tensor(rows) else 1)
 
     def potential_of(start: int) -> float:
-        part = slice(start, start + BLOCK_ROWS)
+        part = slice(start, start + n_rows)
         potential = xp.exp(4 * (units[part] @ units[start:].T) - 4)  # ||u - v||^2 = 2 - 2 u.v
         ahead = linalg.double(potential @ (2 * weight[start:]))  # each pair of blocks once
         ahead -= linalg.double(potential[:, : ahead.shape[0]] @ weight[part])
         return float(linalg.double(weight[part]) @ ahead)
 
-    total = sum(over_threads(potential_of, range(0, units.shape[0], BLOCK_ROWS)))
+    starts = range(0, units.shape[0], n_rows)
+    total = sum(
+        map(potential_of, starts) if checks.is_tensor(rows) else over_threads(potential_of, starts)
+    )
     return float(np.log(max(total - float(w @ w), 0.0) / pairs)) if total > 0 else float("nan")
 
 
@@ -43,9 +47,8 @@ def sampled(statistics: Statistics) -> float:
     sample = statistics.sample
     kept = slice(None) if sample.complete else slice(SAMPLED_ROWS)
     assert sample.rows is not None
-    return log_mean_potential(
-        sample.rows[kept], None if sample.weights is None else sample.weights[kept]
-    )
+    rows = linalg.on_device(sample.rows[kept], statistics.device)
+    return log_mean_potential(rows, None if sample.weights is None else sample.weights[kept])
 
 
 @record(

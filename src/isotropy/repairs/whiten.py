@@ -166,5 +166,5 @@ def ledoit_wolf(moments: Moments) -> float:
     n, S = moments.weight, moments.scatter / moments.weight
     square = float(np.vdot(S, S))
     distance = square - float(np.trace(S)) ** 2 / len(S)
-    error = max(moments.centred.fourth / n - square, 0.0) / n
+    error = max(moments.centred_fourth / n - square, 0.0) / n
     return min(error / distance, 1.0) if distance > 0 else 1.0

@@ -92,6 +92,11 @@ class Moments(Statistic):
         return self.about(self.mean)
 
     @property
+    def centred_fourth(self) -> float:
+        """Sum of w ||x - mean||^4."""
+        return self._fourth_about(self.mean - self._origin)
+
+    @property
     def _origin(self) -> Floats:
         return np.asarray(linalg.to_numpy(self.origin), dtype=np.float64)
 
@@ -116,13 +121,20 @@ class Moments(Statistic):
             + length * total
             - (trace - 2 * along + self.weight * length) * shift
         )
-        moved.fourth = (
+        moved.fourth = self._fourth_about(shift)
+        return moved
+
+    def _fourth_about(self, shift: Floats) -> float:
+        total, products, third = (
+            linalg.to_numpy(part) for part in (self.total, self.products, self.third)
+        )
+        along, length = float(shift @ total), float(shift @ shift)
+        return (
             float(self.fourth)
             - 4 * float(shift @ third)
             + 4 * float(shift @ products @ shift)
-            + length * (2 * trace - 4 * along + self.weight * length)
+            + length * (2 * float(np.trace(products)) - 4 * along + self.weight * length)
         )
-        return moved
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
         if self.total is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.linalg import Floats
 from isotropy.stats.base import Statistic
 
 
@@ -44,10 +44,10 @@ class Sample(Statistic):
         self.size = checks.integer(size, "size", "Sample", 1)
         self.seed = checks.integer(seed, "seed", "Sample", 0)
         self.n_rows = 0
-        self.keys: NDArray[np.uint64] | None = None
-        self.numbers: NDArray[np.int64] | None = None
-        self.weights: Floats | None = None
-        self.rows: NDArray[Any] | None = None
+        self.keys: Array | None = None
+        self.numbers: Array | None = None
+        self.weights: Array | None = None
+        self.rows: Array | None = None
 
     def empty(self) -> Self:
         return type(self)(self.size, self.seed)
@@ -62,38 +62,46 @@ class Sample(Statistic):
         return self.n_rows <= self.size
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
-        numbers = np.arange(first_row, first_row + X.shape[0], dtype=np.int64)
+        xp = linalg.namespace(X)
+        numbers = xp.arange(first_row, first_row + X.shape[0], device=array_api_compat.device(X))
         keys = hashed(numbers, self.seed)
-        kept = np.arange(X.shape[0]) if w is None else np.flatnonzero(w)
-        self.n_rows += len(kept)
+        if w is not None and not w.all():
+            numbers, keys = (part[linalg.index(np.flatnonzero(w), X)] for part in (numbers, keys))
+        self.n_rows += int(keys.shape[0])
         if self.keys is not None and len(self.keys) == self.size:
-            kept = kept[keys[kept] <= self.keys[-1]]  # most rows of a long stream end here
-        if len(kept) > self.size:
-            kept = kept[np.argpartition(keys[kept], self.size - 1)[: self.size]]
-        weights = np.ones(len(kept)) if w is None else w[kept]
-        rows = linalg.to_numpy(X[linalg.index(kept, X)])
-        self._take(keys[kept], numbers[kept], weights, rows)
+            near = keys <= int(self.keys[-1])  # most rows of a long stream end here
+            numbers, keys = numbers[near], keys[near]
+        if keys.shape[0] > self.size:
+            best = linalg.smallest(keys, self.size)
+            numbers, keys = numbers[best], keys[best]
+        weights = np.ones(X.shape[0]) if w is None else w
+        rows = numbers - first_row
+        self._take(keys, numbers, linalg.place(weights, X)[rows], X[rows])
 
     def _merge(self, other: Sample) -> None:
         self.n_rows += other.n_rows
-        self._take(other.keys, other.numbers, other.weights, other.rows)
+        theirs = other.state()
+        self.to_host()
+        self._take(*(theirs[name] for name in ("keys", "numbers", "weights", "rows")))
 
-    def _take(self, keys: Any, numbers: Any, weights: Any, rows: Any) -> None:
+    def _take(self, keys: Array, numbers: Array, weights: Array, rows: Array) -> None:
+        parts = {"keys": keys, "numbers": numbers, "weights": weights, "rows": rows}
+        xp = linalg.namespace(keys)
         if self.keys is not None:
-            keys = np.concatenate([self.keys, keys])
-            numbers = np.concatenate([self.numbers, numbers])
-            weights = np.concatenate([self.weights, weights])
-            rows = np.concatenate([self.rows, rows])
-        order = np.lexsort((numbers, keys))[: self.size]
-        numbers = numbers[order]
-        twice = np.flatnonzero(numbers[1:] == numbers[:-1])
-        if len(twice):
+            here = array_api_compat.device(keys)
+            for name, part in parts.items():
+                mine = xp.asarray(getattr(self, name), device=here)
+                parts[name] = xp.concat([mine, xp.astype(part, mine.dtype, copy=False)])
+        order = xp.argsort(parts["keys"])[: self.size]
+        parts = {name: part[order] for name, part in parts.items()}
+        twice = parts["numbers"][1:] == parts["numbers"][:-1]  # equal numbers have equal keys
+        if bool(twice.any()):
             raise InputError(
-                f"Sample: each row must come once, got row {numbers[twice[0]]} twice. "
-                "Pass the number of its first row with every part, as first_row."
+                f"Sample: each row must come once, got row {int(parts['numbers'][1:][twice][0])} "
+                "twice. Pass the number of its first row with every part, as first_row."
             )
-        self.keys, self.numbers = keys[order], numbers
-        self.weights, self.rows = weights[order], rows[order]
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def _expect_same_settings(self, other: Self) -> None:
         if (self.size, self.seed) != (other.size, other.seed):
@@ -103,11 +111,19 @@ class Sample(Statistic):
             )
 
 
-def hashed(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """splitmix64 of the row numbers, started at a place that the seed decides."""
-    start = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-    z = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    result: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return result
+def hashed(numbers: Array, seed: int) -> Array:
+    """splitmix64 of the row numbers, in wrapping int64, started where the seed decides."""
+    start = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+    z = numbers * _signed(0x9E3779B97F4A7C15) + _signed(start)
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shifted(z, 31)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shifted(z: Array, n: int) -> Array:
+    """z >> n with zeros moving in, which int64 does not do by itself."""
+    return (z >> n) & ((1 << (64 - n)) - 1)

@@ -1,0 +1,348 @@
+"""measure, repair and apply from the command line: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import isotropy
+from isotropy.cli import app
+from isotropy.metrics import RECORDS
+from isotropy.repairs import Repair
+
+METHODS = {  # name: (options, the same in Python)
+    "center": ((), isotropy.Center()),
+    "scaled-center": ((), isotropy.ScaledCenter()),
+    "standardize": (("--normalize",), isotropy.Standardize(normalize=True)),
+    "all-but-the-top": (
+        ("--n-components", 2, "--side", "bottom"),
+        isotropy.AllButTheTop(2, side="bottom"),
+    ),
+    "cluster-removal": (
+        ("--n-clusters", 3, "--n-components", 2, "--seed", 1),
+        isotropy.ClusterRemoval(3, 2, random_state=1),
+    ),
+    "whiten": (
+        ("--whitening", "pca", "--n-components", 5, "--power", 0.5, "--eps", 0.01),
+        isotropy.Whiten("pca", n_components=5, power=0.5, eps=0.01),
+    ),
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def done(*arguments, stderr=""):
+    """stdout of a command that ends well."""
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert result.stderr == stderr
+    return result.stdout
+
+
+def refused(*arguments):
+    """The one line of a command that does not."""
+    result = run(*arguments)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def X():
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((2000, 8)) * np.linspace(0.5, 2, 8) + np.linspace(-1, 2, 8)
+    return rows.astype(np.float32)
+
+
+@pytest.fixture
+def path(X, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "x.npy"
+
+
+@pytest.fixture
+def saved(X, tmp_path):
+    isotropy.Center().fit(X).save(tmp_path / "repair.safetensors")
+    return tmp_path / "repair.safetensors"
+
+
+def test_measure_prints_one_object_keyed_by_metrics(path, X):
+    found = json.loads(done("measure", path, "--json", "--chunk-rows", 300))
+    default = {name for name, record in RECORDS.items() if record.evaluate is not None}
+    assert default <= found.keys()
+    assert (found["n_samples"], found["n_features"], found["n_skipped"]) == (2000, 8, 0)
+    expected = np.linalg.svd(X.astype(np.float64), compute_uv=False)
+    np.testing.assert_allclose(found["singular_values"], expected, rtol=1e-6)
+
+
+def test_measure_prints_a_table_and_a_verdict(path):
+    output = done("measure", path)
+    assert output.startswith("2,000 rows of 8 dimensions")
+    assert "mean_cosine" in output
+
+
+def test_what_is_undefined_is_null_in_json(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5, 3)))
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    found = json.loads(done("measure", tmp_path / "x.npy", "--json"), parse_constant=refuse)
+    assert found["mean_cosine"] is None
+
+
+def test_chosen_metrics_alone_are_measured(path):
+    found = json.loads(done("measure", path, "--json", "--metrics", "isoscore, mean_cosine"))
+    assert found.keys() & RECORDS.keys() == {"isoscore", "mean_cosine"}
+    line = refused("measure", path, "--metrics", "isoscore,nonsense")
+    assert "nonsense" in line
+    assert "mean_cosine" in line
+
+
+def test_measure_within_clusters(path):
+    found = json.loads(done("measure", path, "--json", "--local", 2, "--metrics", "isoscore"))
+    assert found["local_isotropy"]["isoscore"]["mean"] > 0
+    assert "local_isotropy" in done("measure", path, "--local", 2, "--metrics", "isoscore")
+
+
+@pytest.mark.parametrize("name", ["torch", "dask"])
+def test_measure_with_another_engine_agrees(path, name):
+    module = {"torch": "torch", "dask": "distributed"}[name]
+    pytest.importorskip(module, reason=f"{name} is not installed")
+    line = ("measure", path, "--json", "--chunk-rows", 300)
+    options = ("--engine", name, *(("--device", "cpu") if name == "torch" else ()))
+    expected, found = (json.loads(done(*line, *more)) for more in ((), options))
+    np.testing.assert_allclose(found["singular_values"], expected["singular_values"], rtol=1e-9)
+    assert found["mean_cosine"] == pytest.approx(expected["mean_cosine"], rel=1e-9)
+
+
+def test_a_bad_row_is_left_out_and_reported(X, tmp_path):
+    X[7, 2] = np.nan
+    np.save(tmp_path / "x.npy", X)
+    line = ("measure", tmp_path / "x.npy", "--chunk-rows", 300)
+    assert "NaN in row 7 (rows count from 0)" in refused(*line, "--json")
+    report = "1 bad row left out\n"
+    found = json.loads(done(*line, "--json", "--skip-bad-rows", stderr=report))
+    assert (found["n_skipped"], found["n_samples"]) == (1, 1999)
+    result = run(*line, "--skip-bad-rows")
+    assert "1 bad row" in result.stdout + result.stderr
+    saved, out = tmp_path / "repair.safetensors", tmp_path / "fixed.npy"
+    repair = ("repair", tmp_path / "x.npy", "--method", "center", "--out", out, "--save", saved)
+    assert done(*repair, "--skip-bad-rows", stderr=report) == ""
+    good = np.delete(X, 7, axis=0)
+    np.testing.assert_allclose(np.load(out), good - good.mean(axis=0, dtype=float), atol=1e-5)
+    apply = ("apply", saved, tmp_path / "x.npy", "--out", tmp_path / "again.npy")
+    assert done(*apply, "--skip-bad-rows", stderr=report) == ""
+    assert len(np.load(tmp_path / "again.npy")) == 1999
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_repair_equals_the_same_in_python(path, X, tmp_path, method):
+    options, template = METHODS[method]
+    out, saved = tmp_path / "fixed.npy", tmp_path / "repair.safetensors"
+    line = ("repair", path, "--method", method, *options, "--out", out, "--save", saved)
+    assert done(*line, "--note", "some text") == ""
+    expected = template.fit(X).transform(X)
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-4)
+    assert np.load(out).dtype == np.float32
+    loaded = isotropy.load(saved)
+    assert (loaded.name, loaded.note_) == (method, "some text")
+    assert loaded.get_params() == template.get_params()
+    assert done("apply", saved, path, "--out", tmp_path / "again.npy", "--chunk-rows", 300) == ""
+    np.testing.assert_allclose(np.load(tmp_path / "again.npy"), np.load(out), rtol=1e-5, atol=1e-5)
+    assert names(tmp_path) == ["again.npy", "fixed.npy", "repair.safetensors", "x.npy"]
+
+
+def test_every_method_is_tested_here():
+    assert METHODS.keys() == Repair.by_name.keys()
+
+
+def test_other_columns_survive_a_repair(X, tmp_path):
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), X.shape[1])
+    words = [f"word {i}" for i in range(len(X))]
+    table = pa.table({"text": words, "vector": lists, "id": np.arange(len(X))})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=300)
+    out = tmp_path / "fixed.parquet"
+    line = ("repair", tmp_path / "x.parquet", "--column", "vector", "--method", "center")
+    assert done(*line, "--out", out) == ""
+    fixed = pq.read_table(out)
+    assert sorted(fixed.column_names) == ["id", "text", "vector"]
+    assert fixed["text"].to_pylist() == words
+    assert fixed["id"].to_pylist() == list(range(len(X)))
+    rows = np.array(fixed["vector"].to_pylist())
+    np.testing.assert_allclose(rows, X - X.mean(axis=0, dtype=float), atol=1e-5)
+
+
+def test_a_target_without_suffix_is_a_folder_of_parts(path, X, tmp_path):
+    line = ("repair", path, "--method", "center", "--out", tmp_path / "fixed")
+    assert done(*line, "--chunk-rows", 300) == ""
+    rows = np.array(pq.read_table(tmp_path / "fixed")[0].to_pylist())
+    np.testing.assert_allclose(rows, X - X.mean(axis=0, dtype=float), atol=1e-5)
+
+
+def test_wrong_combinations_are_refused_before_anything_is_written(path, saved, tmp_path):
+    before = names(tmp_path)
+    out, kept = ("--out", tmp_path / "fixed.npy"), ("--save", tmp_path / "new.safetensors")
+    line = ("repair", path, "--method")
+    assert "--out or --save must be given" in refused(*line, "center")
+    assert "--n-clusters does not go with" in refused(*line, "center", "--n-clusters", 3, *kept)
+    assert "--whitening does not go with" in refused(*line, "center", "--whitening", "pca", *kept)
+    assert "--seed does not go with" in refused(*line, "whiten", "--seed", 3, *kept)
+    assert "side must be one of" in refused(*line, "all-but-the-top", "--side", "left", *kept)
+    assert "must end in one of" in refused(*line, "center", "--out", tmp_path / "x.doc", *kept)
+    assert "existing folder" in refused(*line, "center", "--out", tmp_path / "no" / "x.npy", *kept)
+    assert "existing" in refused(*line, "center", "--out", tmp_path / "no" / "folder", *kept)
+    assert "existing folder" in refused(*line, "center", "--save", tmp_path / "no" / "x", *out)
+    assert names(tmp_path) == before
+
+
+def test_dask_with_a_file_as_target_is_refused_before_the_fit(path, tmp_path):
+    pytest.importorskip("distributed", reason="dask is not installed")
+    line = ("repair", path, "--method", "center", "--engine", "dask")
+    kept = ("--out", tmp_path / "fixed.npy", "--save", tmp_path / "new.safetensors")
+    assert "out must be a folder" in refused(*line, *kept)
+    assert names(tmp_path) == ["x.npy"]
+
+
+def test_a_repair_for_another_width_is_refused(saved, tmp_path):
+    np.save(tmp_path / "wide.npy", np.ones((10, 9)))
+    line = refused("apply", saved, tmp_path / "wide.npy", "--out", tmp_path / "fixed.npy")
+    assert "has 9 features, but Center is expecting 8 features" in line
+    assert names(tmp_path) == ["repair.safetensors", "wide.npy"]
+
+
+def test_what_is_no_repair_is_refused(path, tmp_path):
+    out = ("--out", tmp_path / "fixed.npy")
+    assert "is damaged or not a safetensors file" in refused("apply", path, path, *out)
+    assert "there is none" in refused("apply", tmp_path / "no.safetensors", path, *out)
+    assert names(tmp_path) == ["x.npy"]
+
+
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    """A folder with room for 64 kB, or for nothing where file systems cannot be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        mounted = os.getuid() == 0 and not subprocess.run(command, capture_output=True).returncode
+    except OSError:
+        mounted = False
+    if not mounted:
+
+        def full(*arguments, **options):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("isotropy.sources.sinks.Sink._write", full)
+        monkeypatch.setattr("isotropy.sources.columnar.ParquetSink._write", full)
+        monkeypatch.setattr("isotropy.repairs.files.save_file", full)
+        monkeypatch.setattr("isotropy.engines.checkpoint.save_file", full)
+    yield folder
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("name", ["fixed.npy", "fixed.parquet", "fixed.safetensors"])
+def test_a_full_disk_gives_one_line_and_keeps_what_was_there(
+    path, saved, small_disk, name, tmp_path
+):
+    np.save(path, np.random.default_rng(0).standard_normal((9000, 8)))
+    (small_disk / name).write_bytes(b"what was there before")
+    line = refused("apply", saved, path, "--out", small_disk / name, "--chunk-rows", 500)
+    assert "the disk is full" in line
+    assert "nothing was changed" in line
+    assert (small_disk / name).read_bytes() == b"what was there before"
+    assert names(small_disk) == [name]
+
+
+@pytest.mark.parametrize("what", ["--save", "--checkpoint"])
+def test_a_disk_too_small_for_the_state_gives_one_line(small_disk, tmp_path, what):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((200, 200)))
+    line = ["repair", tmp_path / "x.npy", "--method", "whiten"]
+    line += [] if what == "--save" else ["--save", tmp_path / "new.safetensors"]
+    assert "full" in refused(*line, what, small_disk / "kept")
+    assert names(tmp_path) == ["disk", "x.npy"]
+    if what == "--save":
+        assert names(small_disk) == []
+
+
+SLOWLY = """
+import sys, time
+from isotropy import cli
+from isotropy.sources import files
+
+read = files.FileSource.read
+
+def slowly(self, chunk):
+    time.sleep(0.05)
+    yield from read(self, chunk)
+
+files.FileSource.read = slowly
+cli.app(sys.argv[1:])
+"""
+
+
+def test_a_terminal_gets_a_bar_with_rows_a_second_and_time_left(path):
+    ours, theirs = pty.openpty()
+    line = [sys.executable, "-c", SLOWLY, "measure", str(path), "--json", "--chunk-rows", "50"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown, deadline = b"", time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+        assert json.loads(process.stdout.read())["n_samples"] == 2000
+    os.close(ours)
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "rows/s" in text
+    assert "pass 1" in text
+    assert "0:00:0" in text
+
+
+def test_real_commands_are_silent_when_piped(path, X, tmp_path):
+    def command(*arguments):
+        line = [sys.executable, "-m", "isotropy", *map(str, arguments)]
+        result = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        return result.returncode, result.stdout, result.stderr
+
+    saved, out = tmp_path / "repair.safetensors", tmp_path / "fixed.npy"
+    line = ("repair", path, "--method", "cluster-removal", "--n-clusters", 2, "--n-components", 1)
+    assert command(*line, "--save", saved) == (0, "", "")
+    assert command("apply", saved, path, "--out", out) == (0, "", "")
+    expected = isotropy.ClusterRemoval(2, 1).fit(X).transform(X)
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-4)
+    code, stdout, stderr = command("measure", tmp_path / "no.npy", "--json")
+    assert (code, stdout) == (2, "")
+    assert stderr == f"measure: there is no file {str(tmp_path / 'no.npy')!r}. Check the path.\n"
+
+
+def test_a_warning_does_not_spoil_the_output(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((10, 8)))
+    line = ("repair", tmp_path / "x.npy", "--method", "cluster-removal", "--n-components", "1")
+    command = [sys.executable, "-m", "isotropy", *map(str, line), "--save", tmp_path / "r"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "n_clusters=27 is more than the 10 rows" in result.stderr
