@@ -1,5 +1,7 @@
 """The exceptions and the one warning of the package, each with a message of one line."""
 
+import errno
+
 
 class IsotropyError(Exception):
     """Base of every error that the package words itself."""
@@ -23,6 +25,12 @@ class RepairFileError(IsotropyError, ValueError):
 
 class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
+
+
+def reason(error: BaseException) -> str:
+    """Why something could not be written, in a few words."""
+    full = getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error)
+    return "the disk is full" if full else getattr(error, "strerror", None) or str(error)
 
 
 class IsotropyWarning(UserWarning):

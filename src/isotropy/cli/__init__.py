@@ -1,5 +1,7 @@
 """The command line: one short file per command."""
 
+import sys
+import warnings
 from typing import Any
 
 import typer
@@ -10,14 +12,27 @@ from isotropy.errors import IsotropyError
 
 
 class Commands(TyperGroup):
-    """Prints what went wrong as one line, without a traceback, and exits with 2."""
+    """Says what went wrong in one line on standard error, and exits with 2."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **kwargs)
+        warnings.showwarning = _show_warning
         try:
-            return super().invoke(ctx)
+            code = super().main(args, standalone_mode=False, **kwargs)
         except IsotropyError as error:
             typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+            sys.exit(2)
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # not a wrong use of the command line
+                raise
+            typer.echo(error.format_message(), err=True)
+            sys.exit(2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Any, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)
 
 
 app = typer.Typer(
@@ -31,7 +46,11 @@ app = typer.Typer(
 
 @app.callback()
 def main() -> None:
-    """Measure how evenly an embedding space is used, and repair it where it is not."""
+    """Measure how evenly an embedding space is used, and repair it where it is not.
+
+    Start with `isotropy demo`, then `isotropy measure` on a file of your own; where the verdict
+    asks for it, `isotropy repair` fits a repair and `isotropy apply` treats new files with it.
+    """
 
 
 for command in (measure.measure, repair.repair, repair.apply, demo.demo):

@@ -102,9 +102,9 @@ def repair(
     }
     fitted = made(str(method), options)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
-    if out is not None:
-        target(out, rows.n_features, rows, "repair")  # refused now, rather than after the fit
     with running(engine, device, scheduler, checkpoint, "repair") as run:
+        if out is not None:  # refused now, rather than after the fit
+            run.engine.check(target(out, rows.n_features, rows, "repair"))
         fitted.fit(rows)
         n_skipped = run.n_skipped
         if save is not None:

@@ -106,6 +106,10 @@ class Engine(Protocol):
         """Write function(rows) of every chunk to the sink, in order; returns rows left out."""
         ...
 
+    def check(self, sink: Any) -> None:
+        """Raise where the engine cannot write to the sink."""
+        ...
+
     def close(self) -> None:
         """Let go of what the engine has started."""
         ...

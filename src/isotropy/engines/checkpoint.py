@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from isotropy.engines.base import Partial
-from isotropy.errors import InputError
+from isotropy.errors import InputError, reason
 from isotropy.sources import Source
 from isotropy.stats import Statistic
 
@@ -55,13 +56,16 @@ class Checkpoint:
         key = _digest([engine, identity(), [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
-            if json.loads(begun.read_text())["key"] != key:
+            if _begun(begun)["key"] != key:
                 raise InputError(
                     f"{self.caller}: the checkpoint {str(self.folder)!r} is of other data or "
                     "settings. Give them as they were, or choose a new folder."
                 )
         else:
-            folder.mkdir(parents=True, exist_ok=True)
+            with _writing(folder, self.caller):
+                folder.mkdir(parents=True, exist_ok=True)
+                for stale in folder.iterdir():  # of a pass that was killed before it had a key
+                    stale.unlink()
         return CheckpointedPass(folder, key, statistics)
 
 
@@ -84,10 +88,11 @@ class CheckpointedPass:
     def n_runs(self, proposed: int) -> int:
         begun = self.folder / "begun.json"
         if begun.is_file():
-            return int(json.loads(begun.read_text())["n_runs"])
+            return int(_begun(begun)["n_runs"])
         part = self.folder / "begun.part"
-        part.write_text(json.dumps({"key": self.key, "n_runs": proposed}))
-        os.replace(part, begun)
+        with _writing(self.folder):
+            part.write_text(json.dumps({"key": self.key, "n_runs": proposed}))
+            os.replace(part, begun)
         return proposed
 
     def load(self, run: int) -> Partial | None:
@@ -112,8 +117,9 @@ class CheckpointedPass:
         }
         counts = {"n_chunks": partial.n_chunks, "n_skipped": partial.n_skipped}
         part = path.with_suffix(".part")
-        save_file(arrays, part, metadata={"counts": json.dumps(counts)})
-        os.replace(part, path)
+        with _writing(self.folder):
+            save_file(arrays, part, metadata={"counts": json.dumps(counts)})
+            os.replace(part, path)
 
     def _read(self, path: Path) -> Partial | None:
         if not path.is_file():
@@ -133,6 +139,28 @@ class CheckpointedPass:
             part = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             states.append(type(statistic).from_state(part))
         return Partial(states, **counts)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, caller: str = "checkpoint") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{caller}: the checkpoint {str(folder.parent)!r} could not be written: "
+            f"{reason(error)}. Free some room, or choose another folder."
+        ) from None
+
+
+def _begun(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        return {"key": found["key"], "n_runs": int(found["n_runs"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"checkpoint: {str(path)!r} is damaged ({error}). Delete it, and its rows are read "
+            "again."
+        ) from None
 
 
 def _settings(statistic: Statistic) -> list[Any]:

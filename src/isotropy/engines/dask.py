@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class Dask:
                 n_workers=n_workers or n_threads(),
                 threads_per_worker=1,
                 processes=True,
-                dashboard_address=None,
+                dashboard_address=":0",
             )
         try:
             self.client = Client(self.cluster or scheduler, timeout="10s")
@@ -61,7 +62,7 @@ class Dask:
         chunks = source.chunks()
         n_groups = kept.n_runs(-(-len(chunks) // GROUP))
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        shared = self.client.scatter((source, list(statistics)), broadcast=False, hash=False)
+        shared = self.client.submit(together, source, list(statistics), pure=False)
         futures = [None if kept.load(i) else self._tree(shared, g) for i, g in enumerate(groups)]
         merged = fresh(statistics)
         for i, group in enumerate(groups):
@@ -87,28 +88,49 @@ class Dask:
 
     def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
-        if not isinstance(sink, PartsSink):
-            raise InputError(
-                "engine 'dask': out must be a folder, which gets Parquet parts, got a file. "
-                "Give it a name without suffix."
-            )
         chunks = source.chunks()
-        shared = self.client.scatter((source, function, sink), broadcast=False, hash=False)
+        shared = self.client.submit(together, source, function, sink, pure=False)
         n_skipped = 0
         with sink:
             futures = [
                 self.client.submit(part_written, shared, i, chunk, pure=False)
                 for i, chunk in enumerate(chunks)
             ]
-            for chunk, future in zip(chunks, futures, strict=True):
-                n_skipped += future.result()
-                report(chunk.n_rows)
+            try:
+                for chunk, future in zip(chunks, futures, strict=True):
+                    n_skipped += future.result()
+                    report(chunk.n_rows)
+            except BaseException:
+                self.client.cancel(futures)
+                self._wait_until_idle()
+                raise
         return n_skipped
+
+    def check(self, sink: Any) -> None:
+        if not isinstance(sink, PartsSink):
+            raise InputError(
+                "engine 'dask': out must be a folder, which gets Parquet parts, got a file. "
+                "Give it a name without suffix."
+            )
+
+    def _wait_until_idle(self) -> None:
+        """A part that is being written cannot be stopped, and must not outlive its folder."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            busy = self.client.run(lambda dask_worker: dask_worker.state.executing_count)
+            if not any(busy.values()):
+                return
+            time.sleep(0.02)
 
     def close(self) -> None:
         self.client.close()
         if self.cluster is not None:
             self.cluster.close()
+
+
+def together(*parts: Any) -> tuple[Any, ...]:
+    """On a worker: what its tasks share; the scheduler can have it made again elsewhere."""
+    return parts
 
 
 def chunk_state(shared: Any, chunk: Chunk) -> Partial:

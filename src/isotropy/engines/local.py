@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
-from isotropy.sources import Batch, Chunk, Sink, Source
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Local:
             merged.merge(partial)
         return merged
 
-    def map(self, source: Source, function: Rows, sink: Sink, report: Report) -> int:
+    def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:
         """Chunks are read and mapped by threads, a few ahead of the one that is written."""
 
         def work(chunk: Chunk) -> list[Batch]:
@@ -129,6 +129,9 @@ class Local:
                     future.cancel()
                 raise
         return n_skipped
+
+    def check(self, sink: Any) -> None:
+        pass
 
     def close(self) -> None:
         pass

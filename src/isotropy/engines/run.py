@@ -162,6 +162,7 @@ def weighty(batch: Batch) -> Array | None:
 def map_rows(source: Source, function: Rows, sink: Any) -> int:
     """Write function(rows) to the sink, in order; returns the bad rows left out."""
     run = _run.get() or Run()
+    run.engine.check(sink)
     run.progress.begin(source.n_samples)
     run.n_skipped = run.engine.map(source, function, sink, run.progress.advance)
     return run.n_skipped

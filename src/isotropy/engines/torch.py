@@ -11,7 +11,7 @@ from typing import Any
 from isotropy import checks
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.sources import Batch, Chunk, Sink, Source
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 
 
 class OnDevice:
@@ -33,7 +33,7 @@ class OnDevice:
         for batch in self.source.read(chunk):
             rows = batch.rows
             if not checks.is_tensor(rows):
-                rows = torch.from_numpy(rows)
+                rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
                 if self.place.type == "cuda":
                     rows = rows.pin_memory()
             yield replace(batch, rows=rows.to(self.place, non_blocking=True))
@@ -86,7 +86,7 @@ class Torch:
                 kept.save(0, partial, partial.n_chunks == len(chunks))
         return partial
 
-    def map(self, source: Source, function: Rows, sink: Sink, report: Report) -> int:
+    def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:
         n_skipped = 0
         with sink, self._precision():
             for ready in self._ahead(source, source.chunks()):
@@ -95,6 +95,9 @@ class Torch:
                     n_skipped += batch.n_skipped
                     report(batch.rows.shape[0] + batch.n_skipped)
         return n_skipped
+
+    def check(self, sink: Any) -> None:
+        pass
 
     def close(self) -> None:
         pass

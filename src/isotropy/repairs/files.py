@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, RepairFileError
+from isotropy.errors import InputError, RepairFileError, reason
 
 FORMAT = 1
 KEY = "isotropy.repair"
@@ -50,9 +50,12 @@ def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -
         save_file(tensors, part, metadata={KEY: text})
         os.chmod(part, 0o666 & ~_umask())
         os.replace(part, target)
-    except BaseException:
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"save: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
+        ) from None
+    finally:
         Path(part).unlink(missing_ok=True)
-        raise
 
 
 def read(path: Any, methods: Container[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from isotropy import linalg
 from isotropy.engines import reduce
 from isotropy.linalg import Floats
-from isotropy.sources import ArraySource, Source
+from isotropy.sources import Source
 from isotropy.stats import ClusterSums, Sample
 
 ROWS_PER_CLUSTER = 256
@@ -27,25 +29,31 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
     random = np.random.default_rng(random_state)
     assert sample.rows is not None
     assert sample.weights is not None
-    inner = ArraySource(sample.rows, sample.weights)
+    rows, weights = sample.rows, sample.weights
     tries = [
-        lloyd(inner, plus_plus(sample.rows, sample.weights, n_clusters, random), SAMPLE_STEPS)
+        lloyd(
+            lambda centroids: ClusterSums(centroids).update(rows, weights),
+            plus_plus(rows, weights, n_clusters, random),
+            SAMPLE_STEPS,
+        )
         for _ in range(N_STARTS)
     ]
     centroids, _ = min(tries, key=lambda found: found[1])
     if sample.complete:
         return centroids
-    return lloyd(source, centroids, SOURCE_STEPS)[0]
+    return lloyd(lambda c: reduce(source, [ClusterSums(c)])[0], centroids, SOURCE_STEPS)[0]
 
 
-def lloyd(source: Source, centroids: Floats, n_steps: int) -> tuple[Floats, float]:
+def lloyd(
+    step: Callable[[Floats], ClusterSums], centroids: Floats, n_steps: int
+) -> tuple[Floats, float]:
     """(centroids, inertia before their last move) after at most n_steps of Lloyd's algorithm.
 
     Stops when a step lowers the inertia by less than 1e-4 of it.
     """
     inertia = np.inf
     for _ in range(n_steps):
-        (sums,) = reduce(source, [ClusterSums(centroids)])
+        sums = step(centroids)
         centroids = sums.means
         if sums.inertia > (1 - TOLERANCE) * inertia:
             inertia = sums.inertia

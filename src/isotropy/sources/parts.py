@@ -7,12 +7,16 @@ import os
 import shutil
 import uuid
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from isotropy.checks import Array
 from isotropy.errors import InputError
 from isotropy.sources import paths
 from isotropy.sources.base import Source
 from isotropy.sources.sinks import Sink, sync_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class PartsSink:
@@ -44,6 +48,20 @@ class PartsSink:
         self.dtype = dtype or str(getattr(like, "dtype", "float32"))
         self.column: str | None = getattr(like, "column", None)
         self.caller = caller
+        self.n_written = 0
+        if paths.is_remote(self.path) or not os.path.isdir(os.path.dirname(self.path)):
+            raise InputError(f"{caller}: {self.path!r} must be in an existing local folder.")
+        if not self._replaceable():
+            raise InputError(
+                f"{caller}: {self.path!r} is there and holds other things than parts. Choose a "
+                "new folder."
+            )
+
+    def write(self, rows: Array, carried: pa.Table | None = None) -> None:
+        """Append rows as a part of their own."""
+        with self.part(self.n_written) as part:
+            part.write(rows, carried)
+        self.n_written += 1
 
     def part(self, number: int) -> Sink:
         """The sink of one part, whose rows follow those of the part before."""
@@ -61,13 +79,6 @@ class PartsSink:
         )
 
     def __enter__(self) -> Self:
-        if paths.is_remote(self.path) or not os.path.isdir(os.path.dirname(self.path)):
-            raise InputError(f"{self.caller}: {self.path!r} must be in an existing local folder.")
-        if not self._replaceable():
-            raise InputError(
-                f"{self.caller}: {self.path!r} is there and holds other things than parts. Choose "
-                "a new folder."
-            )
         shutil.rmtree(self.temporary, ignore_errors=True)
         os.mkdir(self.temporary)
         return self
