@@ -14,7 +14,7 @@ from isotropy.errors import IsotropyError
 class Commands(TyperGroup):
     """Says what went wrong in one line on standard error, and exits with 2."""
 
-    def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **kwargs)
         warnings.showwarning = _show_warning
