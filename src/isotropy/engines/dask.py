@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +64,7 @@ class Dask:
         chunks = source.chunks()
         n_groups = kept.n_runs(-(-len(chunks) // GROUP))
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        shared = self.client.submit(together, source, list(statistics), pure=False)
+        shared = self._shared(source, list(statistics))
         futures = [None if kept.load(i) else self._tree(shared, g) for i, g in enumerate(groups)]
         merged = fresh(statistics)
         for i, group in enumerate(groups):
@@ -74,6 +76,12 @@ class Dask:
             report(sum(chunk.n_rows for chunk in group))
             merged.merge(partial)
         return merged
+
+    def _shared(self, *parts: Any) -> Any:
+        """What tasks share, as a task of its own: one that is lost can be made again."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+            return self.client.submit(together, *parts, pure=False)
 
     def _tree(self, shared: Any, group: list[Chunk]) -> Any:
         level = [self.client.submit(chunk_state, shared, chunk, pure=False) for chunk in group]
@@ -89,7 +97,7 @@ class Dask:
     def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
         chunks = source.chunks()
-        shared = self.client.submit(together, source, function, sink, pure=False)
+        shared = self._shared(source, function, sink)
         n_skipped = 0
         with sink:
             futures = [
@@ -129,7 +137,7 @@ class Dask:
 
 
 def together(*parts: Any) -> tuple[Any, ...]:
-    """On a worker: what its tasks share; the scheduler can have it made again elsewhere."""
+    """On a worker: what its tasks share."""
     return parts
 
 
@@ -144,7 +152,8 @@ def chunk_state(shared: Any, chunk: Chunk) -> Partial:
 
 def merged_pair(left: Partial, right: Partial) -> Partial:
     """On a worker: both together, neither of them changed."""
-    return fresh(left.states).merge(left).merge(right)
+    states = [copy.copy(state) for state in left.states]
+    return Partial(states, left.n_chunks, left.n_skipped).merge(right)
 
 
 def part_written(shared: Any, number: int, chunk: Chunk) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from isotropy import checks
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.engines.local import Local
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 
@@ -40,7 +41,7 @@ class OnDevice:
 
 
 class Torch:
-    """One torch device.
+    """One torch device; the CPU is the local engine, whose numpy views tensors as they are.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ class Torch:
     def reduce(
         self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
     ) -> Partial:
+        if self.device.type == "cpu":
+            return Local().reduce(source, statistics, kept, report)
         kept.n_runs(1)
         partial = kept.load(0) or fresh(statistics)
         chunks = source.chunks()
@@ -87,6 +90,8 @@ class Torch:
         return partial
 
     def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:
+        if self.device.type == "cpu":
+            return Local().map(source, function, sink, report)
         n_skipped = 0
         with sink, self._precision():
             for ready in self._ahead(source, source.chunks()):

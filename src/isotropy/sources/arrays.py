@@ -66,7 +66,7 @@ class ArraySource:
         return str(self.X.device) if checks.is_tensor(self.X) else "cpu"
 
     def chunks(self) -> list[Chunk]:
-        on_device = 1 if self.device == "cpu" else 16  # a device wants fewer, larger products
+        on_device = 1 if self.device == "cpu" else 64  # a device wants fewer, larger products
         rows = self.chunk_rows or on_device * default_rows(self.n_features)
         return [
             Chunk(start, min(rows, self.n_samples - start))

@@ -39,7 +39,10 @@ class Statistic:
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add the rows that `other` has seen; `other` is left as it was."""
+        """Add the rows that `other` has seen; `other` is left as it was.
+
+        No array is changed in place, so a shallow copy can be merged into.
+        """
         if type(other) is not type(self):
             raise InputError(
                 f"{type(self).__name__}: other must be of the same kind, got "

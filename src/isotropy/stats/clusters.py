@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import numpy as np
@@ -75,8 +76,9 @@ class ClusterSums(_PerCluster):
         centroids = linalg.like(self.centroids - self.origin, X)
         clusters = linalg.like(np.arange(len(self.centroids)), X)
         exact = X.shape[0] * self.centroids.size < EXACT_SUMS
+        origin = linalg.like(self.origin, X)
         for _, rows, weight in linalg.blocks(X, w):
-            Y = rows - linalg.like(self.origin, X)
+            Y = rows - origin
             labels, distances = linalg.nearest(Y, centroids)
             if exact:
                 Y, weight = double(Y), None if weight is None else double(weight)
@@ -115,6 +117,11 @@ class ClusterMoments(_PerCluster):
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
         self.clusters = [Moments(origin) for origin in self.centroids]
+
+    def __copy__(self) -> Self:
+        other = type(self)(self.centroids)
+        other.clusters = [copy.copy(cluster) for cluster in self.clusters]
+        return other
 
     def to_host(self) -> Self:
         for cluster in self.clusters:

@@ -142,10 +142,11 @@ class Moments(Statistic):
         for name in ("total", "products", "third"):
             setattr(self, name, linalg.place(getattr(self, name), X))
         exact = X.shape[0] * X.shape[1] ** 2 < EXACT_PRODUCTS
+        origin = linalg.like(self.origin, X)
         for _, rows, weight in linalg.blocks(X, w):
             if exact:
                 rows, weight = double(rows), None if weight is None else double(weight)
-            self._add(rows, weight)
+            self._add(rows - origin, weight)
         self.weight += float(X.shape[0] if w is None else w.sum())
         kind = linalg.namespace(X).float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
@@ -158,9 +159,8 @@ class Moments(Statistic):
         self.total, self.third = linalg.zeros(d, X), linalg.zeros(d, X)
         self.products = linalg.zeros((d, d), X)
 
-    def _add(self, rows: Array, w: Array | None) -> None:
-        xp = linalg.namespace(rows)
-        Y = rows - linalg.like(self.origin, rows)
+    def _add(self, Y: Array, w: Array | None) -> None:
+        xp = linalg.namespace(Y)
         radius = linalg.squared_norms(Y)
         half = Y if w is None else Y * xp.sqrt(w)[:, None]
         self.total += linalg.column_sums(Y, w)

@@ -88,10 +88,11 @@ class Sample(Statistic):
         parts = {"keys": keys, "numbers": numbers, "weights": weights, "rows": rows}
         xp = linalg.namespace(keys)
         if self.keys is not None:
-            here = array_api_compat.device(keys)
-            for name, part in parts.items():
-                mine = xp.asarray(getattr(self, name), device=here)
-                parts[name] = xp.concat([mine, xp.astype(part, mine.dtype, copy=False)])
+            best = xp.argsort(xp.concat([linalg.index(self.keys, keys), keys]))[: self.size]
+            old, new = best[best < len(self.keys)], best[best >= len(self.keys)] - len(self.keys)
+            for name, part in parts.items():  # picked before they are joined: rows are wide
+                mine = xp.asarray(getattr(self, name), device=array_api_compat.device(keys))
+                parts[name] = xp.concat([mine[old], xp.astype(part[new], mine.dtype, copy=False)])
         order = xp.argsort(parts["keys"])[: self.size]
         parts = {name: part[order] for name, part in parts.items()}
         twice = parts["numbers"][1:] == parts["numbers"][:-1]  # equal numbers have equal keys
