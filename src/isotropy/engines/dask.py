@@ -13,15 +13,24 @@ from isotropy.engines.local import n_threads, one_blas_thread, write_part
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import Chunk, PartsSink, Source
 
-GROUP = 16
+GROUP = 16  # chunks that workers merge before the result is sent here
+RUN = 2  # chunks of a task: states are large, and the fewer are sent about the better
+KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to the system
+    "MALLOC_TRIM_THRESHOLD_": 1 << 28,
+    "MALLOC_MMAP_THRESHOLD_": 1 << 25,
+    "OMP_NUM_THREADS": 1,
+    "OPENBLAS_NUM_THREADS": 1,
+    "MKL_NUM_THREADS": 1,
+}
 
 
 class Dask:
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
 
-    Chunks are read where they are computed. In `reduce`, each group of 16 consecutive chunks is
-    merged pairwise in chunk order by the workers, and the groups in their order here: the
-    result does not depend on who finished first, and a lost worker's chunks are read again.
+    Chunks are read where they are computed, two to a task. In `reduce`, the tasks of each group
+    of 16 consecutive chunks are merged pairwise in chunk order by the workers, and the groups in
+    their order here: the result does not depend on who finished first, and a lost worker's
+    chunks are read again.
 
     Parameters
     ----------
@@ -37,6 +46,7 @@ class Dask:
 
     def __init__(self, scheduler: str | None = None, n_workers: int | None = None) -> None:
         try:
+            import dask
             from distributed import Client, LocalCluster
         except ImportError:
             raise MissingExtraError(
@@ -45,12 +55,13 @@ class Dask:
             ) from None
         self.cluster = None
         if scheduler is None:
-            self.cluster = LocalCluster(
-                n_workers=n_workers or n_threads(),
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=":0",
-            )
+            with dask.config.set({"distributed.nanny.pre-spawn-environ": KEEP_MEMORY}):
+                self.cluster = LocalCluster(
+                    n_workers=n_workers or n_threads(),
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=":0",
+                )
         try:
             self.client = Client(self.cluster or scheduler, timeout="10s")
         except (OSError, ValueError) as error:
@@ -84,7 +95,10 @@ class Dask:
             return self.client.submit(together, *parts, pure=False)
 
     def _tree(self, shared: Any, group: list[Chunk]) -> Any:
-        level = [self.client.submit(chunk_state, shared, chunk, pure=False) for chunk in group]
+        level = [
+            self.client.submit(run_state, shared, group[i : i + RUN], pure=False)
+            for i in range(0, len(group), RUN)
+        ]
         while len(level) > 1:
             level = [
                 self.client.submit(merged_pair, *level[i : i + 2], pure=False)
@@ -141,12 +155,13 @@ def together(*parts: Any) -> tuple[Any, ...]:
     return parts
 
 
-def chunk_state(shared: Any, chunk: Chunk) -> Partial:
-    """On a worker: the statistics of one chunk."""
+def run_state(shared: Any, run: list[Chunk]) -> Partial:
+    """On a worker: the statistics of a few consecutive chunks."""
     source, statistics = shared
     partial = fresh(statistics)
     with one_blas_thread():
-        partial.add(source, chunk, lambda n_rows: None)
+        for chunk in run:
+            partial.add(source, chunk, lambda n_rows: None)
     return partial
 
 

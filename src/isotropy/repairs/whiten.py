@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -19,46 +20,47 @@ ENOUGH_ROWS = 10
 class Whiten(InvertibleRepair):
     r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
 
-    zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
-    the last U', the axes being principal components in order of variance.
+        zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
+        the last U', the axes being principal components in order of variance.
 
-    Parameters
-    ----------
-    method : {"zca", "pca"}
-    eps : float
-        Eigenvalues below eps times the mean one count as that, which bounds the scale.
-    power : float
-        One whitens in full, zero only rotates or centres, a half is soft whitening.
-    n_components : int or None
-        Principal components kept, None all. With zca the others are set to zero.
-    shrinkage : float or "auto"
-        Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
-        that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
-    normalize : bool
-        Scale the repaired rows to length one; zero rows stay zero.
+        Parameters
+        ----------
+        method : {"zca", "pca"}
+        eps : float
+            Eigenvalues below eps times the mean one count as that, which bounds the scale.
+        power : float
+            One whitens in full, zero only rotates or centres, a half is soft whitening.
+        n_components : int or None
+            Principal components kept, None all. With zca the others are set to zero.
+        shrinkage : float or "auto"
+            Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
+            that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
+        normalize : bool
+            Scale the repaired rows to length one; zero rows stay zero.
 
-    Attributes
-    ----------
-    mean_ : array of shape (n_features,)
-    components_ : array of shape (n_components_, n_features)
-        Principal axes.
-    scale_ : array of shape (n_components_,)
-        Factor along each axis; zero where the rows do not vary and nothing was shrunk.
-    shrinkage_ : float
-    statistic_ : Moments
-        What it was fitted on.
+        Attributes
+        ----------
+        mean_ : array of shape (n_features,)
+        components_ : array of shape (n_components_, n_features)
+            Principal axes.
+        scale_ : array of shape (n_components_,)
+            Factor along each axis; zero where the rows do not vary and nothing was shrunk.
+        shrinkage_ : float
+        statistic_ : Moments
+            What it was fitted on.
 
-    Notes
-    -----
-    Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
-    mean. Covariances are divided by n - 1.
+        Notes
+        -----
+        Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
+        mean. Covariances are divided by n - 1.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.random.default_rng(0).standard_normal((500, 3)) @ np.diag([9.0, 1.0, 0.1])
-    >>> np.cov(Whiten().fit_transform(X).T).round(6) + 0.0
-    array([[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]])
+        Examples
+        --------
+        >>> import numpy as np
+    from numpy.typing import NDArray
+        >>> X = np.random.default_rng(0).standard_normal((500, 3)) @ np.diag([9.0, 1.0, 0.1])
+        >>> np.cov(Whiten().fit_transform(X).T).round(6) + 0.0
+        array([[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]])
     """
 
     name = "whiten"
@@ -127,6 +129,7 @@ class Whiten(InvertibleRepair):
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])
         self.components_ = (vectors * signs).T[:kept].copy()
+        self._keep_map()
 
     def _shrinkage(self, statistic: Moments) -> float:
         if self.shrinkage != "auto":
@@ -135,15 +138,19 @@ class Whiten(InvertibleRepair):
             return 0.0
         return ledoit_wolf(statistic)
 
-    @property
-    def _matrix(self) -> Floats:
-        """A of shape (n_features_out, n_features)."""
-        scaled = self.scale_[:, None] * self.components_
-        matrix: Floats = scaled if self.method == "pca" else self.components_.T @ scaled
-        return matrix
+    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+        super()._restore(header, tensors)
+        self._keep_map()
+
+    def _keep_map(self) -> None:
+        """Keep A' for rows of either width: making it costs more than treating a row with it."""
+        scaled = self.components_.T * self.scale_
+        whole = scaled if self.method == "pca" else scaled @ self.components_
+        self._map = {"float64": whole, "float32": whole.astype(np.float32)}
 
     def _apply(self, rows: Array) -> Array:
-        return (rows - like(self.mean_, rows)) @ like(self._matrix.T, rows)
+        width = str(rows.dtype).removeprefix("torch.")
+        return (rows - like(self.mean_, rows)) @ like(self._map[width], rows)
 
     def _revert(self, rows: Array) -> Array:
         inverse = np.divide(1.0, self.scale_, out=np.zeros_like(self.scale_), where=self.scale_ > 0)
@@ -153,7 +160,7 @@ class Whiten(InvertibleRepair):
         return rows @ like(back, rows) + like(self.mean_, rows)
 
     def _affine(self) -> tuple[Floats, Floats]:
-        A = self._matrix
+        A = self._map["float64"].T.copy()
         return A, -A @ self.mean_
 
 

@@ -74,9 +74,9 @@ class Sample(Statistic):
         if keys.shape[0] > self.size:
             best = linalg.smallest(keys, self.size)
             numbers, keys = numbers[best], keys[best]
-        weights = np.ones(X.shape[0]) if w is None else w
         rows = numbers - first_row
-        self._take(keys, numbers, linalg.place(weights, X)[rows], X[rows])
+        weights = linalg.zeros(rows.shape[0], X) + 1 if w is None else linalg.place(w, X)[rows]
+        self._take(keys, numbers, weights, X[rows])
 
     def _merge(self, other: Sample) -> None:
         self.n_rows += other.n_rows
