@@ -169,7 +169,7 @@ def gram_eigh(
     ratio of scatter to mean energy, below 1e-10 of any eigenvalue.
     """
     energy = weight * float(mean @ mean)
-    if not energy > DRIFT * float(np.trace(scatter)):
+    if len(mean) == 1 or not energy > DRIFT * float(np.trace(scatter)):
         return eigh(scatter + weight * np.outer(mean, mean), device)
     v = mean / np.linalg.norm(mean)
     sign = 1.0 if v[0] >= 0 else -1.0

@@ -54,7 +54,7 @@ def measure(
         Where the work runs: threads of this process (the default), a torch device, a cluster.
     checkpoint : path, optional
         Folder in which the states of finished chunks are kept, so that a run that was killed
-        goes on where it was, with the same result.
+        goes on where it was, with the same result. What `local` adds is not kept.
 
     Returns
     -------
@@ -93,7 +93,8 @@ def _measured(
         bases = isotropy_range(statistics.partition)
         remark(statistics.partition, "measure")
     if local is not None:
-        values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
+        with using(run.engine, progress=run.progress):  # too many passes to keep each of them
+            values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
     return Geometry(
         source.n_samples - n_skipped,
         source.n_features,
@@ -127,6 +128,10 @@ class Geometry:
     values: Mapping[str, Any] = field(repr=False)
     partition_isotropy_range: tuple[float, float] | None = None
     n_skipped: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.n_samples, self.n_features, self.center, dict(self.values))
+        return type(self), (*parts, self.partition_isotropy_range, self.n_skipped)
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("values", {})

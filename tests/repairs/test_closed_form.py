@@ -161,3 +161,10 @@ def test_repairs_make_the_space_more_even(X):
     assert mean_cosine(drifted) > 0.5
     assert abs(mean_cosine(Center().fit_transform(drifted))) < 0.01
     assert explained_variance(AllButTheTop(2).fit_transform(X)) < explained_variance(X)
+
+
+def test_relative_weights_whiten_like_none(X):
+    relative = np.full(len(X), 1 / len(X))
+    weighted = Whiten().fit(X, sample_weight=relative)
+    assert weighted.shrinkage_ == 0
+    assert np.allclose(weighted.transform(X), Whiten().fit(X).transform(X), atol=1e-9)

@@ -126,3 +126,10 @@ def test_a_source_can_be_fitted_like_an_array(X):
 def test_bad_parameters_get_one_line(X, params, line):
     with pytest.raises(ValueError, match=line):
         ClusterRemoval(**params).fit(X)
+
+
+@pytest.mark.parametrize("shift", [1e3, 1e4, 1e5])
+def test_clusters_far_from_the_origin_are_told_apart(shift):
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((400, 8)) + 5 * random.integers(2, size=(400, 1)) + shift
+    assert ClusterRemoval(2, 1).fit(rows.astype(np.float32)).n_clusters_ == 2

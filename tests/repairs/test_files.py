@@ -23,7 +23,10 @@ def saved(tmp_path):
 def rewritten(path, change):
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()[files.KEY])
-    save_file(load_file(path), path, metadata={files.KEY: json.dumps(header | change)})
+    tensors = load_file(path)
+    header = {k: v for k, v in header.items() if k != "checksum"} | change
+    header["checksum"] = files.checksum(header, tensors)
+    save_file(tensors, path, metadata={files.KEY: json.dumps(header)})
 
 
 def test_the_header_says_what_it_was_fitted_on(saved):
@@ -93,8 +96,8 @@ def test_missing_arrays_get_one_line(saved):
     with safe_open(str(saved), framework="numpy") as file:
         header = json.loads(file.metadata()[files.KEY])
     tensors = load_file(saved)
-    del tensors["components_"]
-    header["checksum"] = files.checksum(tensors)
+    del tensors["components_"], header["checksum"]
+    header["checksum"] = files.checksum(header, tensors)
     save_file(tensors, saved, metadata={files.KEY: json.dumps(header)})
     with pytest.raises(RepairFileError, match="components_"):
         isotropy.load(saved)
@@ -121,3 +124,11 @@ def test_saving_into_no_folder_gets_one_line(tmp_path):
 def test_saving_before_fitting_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not fitted yet"):
         isotropy.Center().save(tmp_path / "repair.safetensors")
+
+
+def test_a_changed_header_is_noticed(saved):
+    content = saved.read_bytes()
+    assert content.count(b'\\"top\\"') == 1
+    saved.write_bytes(content.replace(b'\\"top\\"', b'\\"Top\\"'))
+    with pytest.raises(RepairFileError, match="its checksum does not fit"):
+        isotropy.load(saved)

@@ -27,6 +27,7 @@ from isotropy.cli.common import (
 from isotropy.errors import InputError
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
+from isotropy.repairs.files import check_target
 
 OutOption = Annotated[
     Path | None,
@@ -102,17 +103,19 @@ def repair(
     }
     fitted = made(str(method), options)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
+    if save is not None:
+        check_target(save)
     with running(engine, device, scheduler, checkpoint, "repair") as run:
         if out is not None:  # refused now, rather than after the fit
             run.engine.check(target(out, rows.n_features, rows, "repair"))
         fitted.fit(rows)
         n_skipped = run.n_skipped
-        if save is not None:
-            fitted.save(save, note=note)
-            say(f"saved {fitted!r} to {save}")
         if out is not None:
             written = fitted.transform(rows, out=out)
             say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+        if save is not None:
+            fitted.save(save, note=note)
+            say(f"saved {fitted!r} to {save}")
     say_skipped(n_skipped)
 
 

@@ -26,8 +26,9 @@ class Partial:
         """Read a chunk and update every statistic with it."""
         for batch in source.read(chunk):
             if batch.rows.shape[0]:
+                where = batch.first_row if batch.numbers is None else batch.numbers
                 for state in self.states:
-                    state.update(batch.rows, batch.weights, first_row=batch.first_row)
+                    state.update(batch.rows, batch.weights, first_row=where)
             self.n_skipped += batch.n_skipped
             report(batch.rows.shape[0] + batch.n_skipped)
         self.n_chunks += 1
@@ -93,8 +94,10 @@ class Forgetful:
 class Engine(Protocol):
     """Runs work over a source; the only place that knows where."""
 
-    name: str
     in_process: bool
+
+    @property
+    def name(self) -> str: ...
 
     def reduce(
         self, source: Source, statistics: Sequence[Statistic], kept: Pass, report: Report

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _inside = threading.local()
+_limiting = threading.Lock()
 
 
 def n_threads() -> int:
@@ -29,9 +31,17 @@ def n_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def one_blas_thread() -> Any:
-    """Limits BLAS to one thread within `with`."""
-    return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limits BLAS to one thread, which is global: who limits first also lifts the limit."""
+    if not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
 
 
 @functools.lru_cache(maxsize=1)
@@ -40,15 +50,22 @@ def _controller(n_modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def over_threads(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def over_threads(
+    work: Callable[[T], R], items: Sequence[T], stop: Callable[[], object] = bool
+) -> list[R]:
     """[work(item) for item in items], with threads that do not fight over cores with BLAS.
 
-    Within such a thread it is a plain loop: the cores are taken.
+    Within such a thread it is a plain loop: the cores are taken. When one fails, or on Ctrl-C,
+    `stop` is called to tell the others.
     """
     if len(items) < 2 or n_threads() < 2 or getattr(_inside, "thread", False):
         return [work(item) for item in items]
     with one_blas_thread(), pool(len(items)) as threads:
-        return list(threads.map(work, items))
+        try:
+            return list(threads.map(work, items))
+        except BaseException:
+            stop()
+            raise
 
 
 def pool(n_items: int) -> ThreadPoolExecutor:
@@ -76,24 +93,20 @@ class Local:
         chunks = source.chunks()
         n_runs = kept.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
         bounds = [len(chunks) * i // n_runs for i in range(n_runs + 1)]
-        failed = threading.Event()
+        stopped = threading.Event()
 
         def follow(run: int) -> Partial:
             mine = chunks[bounds[run] : bounds[run + 1]]
             partial = kept.load(run) or fresh(statistics)
             report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
-            try:
-                for chunk in mine[partial.n_chunks :]:
-                    if failed.is_set():
-                        break
-                    partial.add(source, chunk, report)
-                    kept.save(run, partial, partial.n_chunks == len(mine))
-            except BaseException:
-                failed.set()
-                raise
+            for chunk in mine[partial.n_chunks :]:
+                if stopped.is_set():
+                    break
+                partial.add(source, chunk, report)
+                kept.save(run, partial, partial.n_chunks == len(mine))
             return partial
 
-        merged, *others = over_threads(follow, range(n_runs))
+        merged, *others = over_threads(follow, range(n_runs), stopped.set)
         for partial in others:
             merged.merge(partial)
         return merged

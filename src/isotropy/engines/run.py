@@ -82,9 +82,10 @@ def using(
     if engine is None and checkpoint is None and progress is None and current is not None:
         yield current
         return
-    made = named(engine) if isinstance(engine, str) else engine
     kept = None if checkpoint is None else Checkpoint(checkpoint, caller)
-    run = Run(made or Local(), kept, progress or Silent())
+    made = named(engine) if isinstance(engine, str) else engine
+    outer = current or Run()
+    run = Run(made or outer.engine, kept, progress or outer.progress)
     token = _run.set(run)
     try:
         yield run

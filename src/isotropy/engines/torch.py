@@ -18,12 +18,13 @@ from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 class OnDevice:
     """Another source's rows on a device."""
 
-    def __init__(self, source: Source, device: Any) -> None:
+    def __init__(self, source: Source, device: Any, stream: Any) -> None:
         self.source = source
         self.place = device
         self.device = str(device)
         self.n_features = source.n_features
         self.n_samples = source.n_samples
+        self.stream = stream
 
     def chunks(self) -> list[Chunk]:
         return self.source.chunks()
@@ -34,10 +35,11 @@ class OnDevice:
         for batch in self.source.read(chunk):
             rows = batch.rows
             if not checks.is_tensor(rows):
-                rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
-                if self.place.type == "cuda":
-                    rows = rows.pin_memory()
-            yield replace(batch, rows=rows.to(self.place, non_blocking=True))
+                rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy()).pin_memory()
+            with torch.cuda.stream(self.stream):  # beside what is computed at the same time
+                moved = rows.to(self.place, non_blocking=True)
+            self.stream.synchronize()
+            yield replace(batch, rows=moved)
 
 
 class Torch:
@@ -52,8 +54,12 @@ class Torch:
         mantissa: metrics are then right to about three digits.
     """
 
-    name = "torch"
     in_process = True
+
+    @property
+    def name(self) -> str:
+        """Tells apart, for checkpoints, what gives other digits."""
+        return f"torch on {self.device}{' in TF32' if self.tf32 else ''}"
 
     def __init__(self, device: str | None = None, tf32: bool = False) -> None:
         try:
@@ -108,8 +114,13 @@ class Torch:
         pass
 
     def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[ReadChunk]:
-        """Each chunk on the device, read and copied while the one before is in use."""
-        moved = OnDevice(source, self.device)
+        """Each chunk on the device, read and copied while the one before is in use.
+
+        The reader copies on a stream of its own and hands a chunk on when it is there.
+        """
+        import torch
+
+        moved = OnDevice(source, self.device, torch.cuda.Stream(self.device))
         with ThreadPoolExecutor(1) as reader:
             future = None
             for chunk in [*chunks, None]:
@@ -134,7 +145,7 @@ class ReadChunk(OnDevice):
     """The batches of one chunk, already read."""
 
     def __init__(self, source: OnDevice, chunk: Chunk) -> None:
-        super().__init__(source.source, source.place)
+        super().__init__(source.source, source.place, source.stream)
         self.chunk = chunk
         self.batches = list(source.read(chunk))
 

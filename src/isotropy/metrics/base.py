@@ -14,7 +14,7 @@ from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.linalg import Floats
-from isotropy.sources import Source, as_source
+from isotropy.sources import ArraySource, Source, as_source
 from isotropy.stats import Directions, LogPartition, Moments, Sample
 
 Need = Literal["moments", "directions", "sample", "partition"]
@@ -120,7 +120,8 @@ class Statistics:
             return self.gram_centred
         moments, spread = self.moments, float(np.trace(self.scatter)) / self.n_features
         values, vectors = linalg.gram_eigh(self.scatter, moments.weight, self.mean, self.device)
-        if values[0] > linalg.DRIFT * spread * self.n_features:  # split off, not decomposed
+        split_off = values[0] > linalg.DRIFT * spread * self.n_features
+        if split_off and self.n_features > 1:
             rest = linalg.resolved(values[1:], moments.resolution, spread)
             return np.concatenate([values[:1], rest]), vectors
         return linalg.resolved(values, moments.resolution, spread), vectors
@@ -220,11 +221,15 @@ def _rotated(vectors: Floats, groups: list[list[int]], random: np.random.Generat
     return np.concatenate(parts, axis=1)
 
 
-def as_array(X: Any, caller: str) -> Array:
-    """X as an array for the metrics that compare rows with each other; a source is read whole."""
-    if hasattr(X, "chunks") and hasattr(X, "read"):
-        batches = [batch for chunk in X.chunks() for batch in X.read(chunk)]
-        return np.concatenate([linalg.to_numpy(batch.rows) for batch in batches])
-    rows = linalg.native(checks.matrix(X, caller))
-    checks.finite(rows, caller)
-    return rows
+def all_rows(X: Any, sample_weight: object, caller: str) -> tuple[Array, Floats | None]:
+    """All rows and their weights, for the metrics that compare rows with each other."""
+    source = as_source(X, sample_weight, caller)
+    source = getattr(source, "bare", lambda: source)()
+    if isinstance(source, ArraySource) and not source.skip_bad_rows:
+        rows = linalg.native(source.X)
+        checks.finite(rows, caller)
+        return rows, source.weights
+    batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+    rows = np.concatenate([linalg.to_numpy(batch.rows) for batch in batches])
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return rows, np.concatenate(weights) if weights else None

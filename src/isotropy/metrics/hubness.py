@@ -9,8 +9,9 @@ from scipy.stats import skew
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
+from isotropy.errors import InputError
 from isotropy.linalg import Floats
-from isotropy.metrics.base import as_array, record
+from isotropy.metrics.base import all_rows, record
 
 BLOCK_ELEMENTS = 1 << 24
 
@@ -50,13 +51,14 @@ def hubness(X: Any, k: int = 10) -> float:
 
     Parameters
     ----------
-    X : array or tensor of shape (n_samples, n_features)
+    X : array, tensor, path or source of shape (n_samples, n_features)
     k : int
         Neighbours looked at, fewer than there are rows.
 
     Notes
     -----
-    Zero rows are left out. NaN where every row occurs equally often.
+    Zero rows are left out. NaN where every row occurs equally often, or there are fewer than
+    two.
 
     Examples
     --------
@@ -65,8 +67,12 @@ def hubness(X: Any, k: int = 10) -> float:
     >>> round(hubness(X), 2)
     0.19
     """
-    rows = as_array(X, "hubness")
+    rows, weights = all_rows(X, None, "hubness")
+    if weights is not None:
+        raise InputError("hubness: X must have no weights; rows are compared as they are.")
     seen = np.flatnonzero(linalg.to_numpy(linalg.squared_norms(rows)) > 0)
-    k = checks.integer(k, "k", "hubness", 1, max(1, len(seen) - 1))
+    if len(seen) < 2:
+        return float("nan")
+    k = checks.integer(k, "k", "hubness", 1, len(seen) - 1)
     counts = occurrences(linalg.unit_rows(rows[linalg.index(seen, rows)]), k)
     return float(skew(counts)) if counts.std() > 0 else float("nan")

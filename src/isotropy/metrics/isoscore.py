@@ -13,18 +13,19 @@ from isotropy.metrics.base import RECORDS, Statistics, gather, record
 
 def squared_traces(statistics: Statistics, unbiased: bool = False) -> tuple[float, float]:
     """(tr S)^2 and tr(S^2) of the covariance, or unbiased estimates of both."""
-    n = statistics.moments.weight
-    S = statistics.scatter
-    trace, square = float(np.trace(S)) / (n - 1), float(np.vdot(S, S)) / (n - 1) ** 2
+    S = statistics.scatter / statistics.moments.weight
+    trace, square = float(np.trace(S)), float(np.vdot(S, S))
     if not unbiased:
         return trace**2, square
+    n = statistics.moments.count
     if n < 4:
         raise InputError(
             f"isoscore: X must have at least 4 rows for unbiased=True, got {n:g}. "
             "Use unbiased=False."
         )
     # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers.
-    Q = statistics.moments.centred_fourth / (n - 1)
+    trace, square = trace * n / (n - 1), square * (n / (n - 1)) ** 2
+    Q = statistics.moments.centred_fourth / statistics.moments.weight * n / (n - 1)
     factor = (n - 1) / (n * (n - 2) * (n - 3))
     return (
         factor * (2 * square + (n * n - 3 * n + 1) * trace**2 - n * Q),
@@ -35,7 +36,7 @@ def squared_traces(statistics: Statistics, unbiased: bool = False) -> tuple[floa
 def score(statistics: Statistics, unbiased: bool = False) -> float:
     """(p - 1)/(d - 1) with p the participation ratio."""
     d = statistics.n_features
-    if statistics.moments.weight <= 1 or d < 2:
+    if d < 2:
         return float("nan")
     trace, square = squared_traces(statistics, unbiased)
     return (trace / square - 1) / (d - 1) if square != 0 else float("nan")
@@ -64,7 +65,7 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
         Replace (tr C)^2 and tr(C^2) by their unbiased estimates, which assume no distribution.
         The ratio of the two can leave [0, 1] for few rows and is not clipped. Needs 4 rows.
     sample_weight : array of shape (n_samples,), optional
-        Counted as repetitions.
+        Counted as repetitions, or as relative where they sum to less than the rows.
 
     Notes
     -----
@@ -92,7 +93,7 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
 
 def evaluate_unbiased(statistics: Statistics) -> float:
     """The unbiased score, NaN below 4 rows."""
-    enough = statistics.moments.weight >= 4
+    enough = statistics.moments.count >= 4
     return score(statistics, unbiased=True) if enough else float("nan")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
 from isotropy.linalg import Floats
-from isotropy.metrics.base import SAMPLE_ROWS, Statistics, as_array, gather, record
+from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, record
 
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 256
@@ -91,9 +91,7 @@ def uniformity(
     (-3.87, -1.93)
     """
     if exact:
-        rows = as_array(X, "uniformity")
-        weights = checks.weights(sample_weight, rows.shape[0], "uniformity")
-        return log_mean_potential(rows, weights)
+        return log_mean_potential(*all_rows(X, sample_weight, "uniformity"))
     return sampled(
         gather(
             X,

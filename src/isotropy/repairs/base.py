@@ -188,6 +188,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             validate_data(self, X, reset=reset, skip_check_array=True)
         else:
             self.n_features_in_ = source.n_features
+            if reset and hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
         return source
 
     def _rows(self, X: Any) -> Array:
@@ -257,8 +259,10 @@ class SummedRepair(Repair):
         first = not hasattr(self, "statistic_")
         source = self._source(X, sample_weight, reset=first)
         self._check_params()
-        (found,) = reduce(source, [self.statistic()])
-        self.n_samples_seen_ = source.n_samples + (0 if first else self.n_samples_seen_)
+        with using(None) as run:
+            (found,) = reduce(source, [self.statistic()])
+            n_new = source.n_samples - run.n_skipped
+        self.n_samples_seen_ = n_new + (0 if first else self.n_samples_seen_)
         self.statistic_ = found if first else self.statistic_.merge(found)
         self._solve(self.statistic_)
         return self
@@ -324,7 +328,8 @@ def load(path: Any) -> Repair:
     try:
         repair = Repair.by_name[header["method"]](**header["params"])
         repair._restore(header, tensors)
-    except (KeyError, TypeError) as error:
+        repair._check_params()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RepairFileError(
             f"load: {str(path)!r} does not hold a whole repair ({error}). Save it again."
         ) from None

@@ -27,8 +27,7 @@ KEY = "isotropy.repair"
 def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
     """Write header and tensors beside the target, then rename: whole or not at all."""
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
+    check_target(path)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     whole = header | {
         "format": FORMAT,
@@ -38,10 +37,10 @@ def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -
             "scikit-learn": sklearn.__version__,
         },
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "checksum": checksum(tensors),
     }
     try:
-        text = json.dumps(whole, default=_plain)
+        whole = json.loads(json.dumps(whole, default=_plain))
+        text = json.dumps(whole | {"checksum": checksum(whole, tensors)})
     except TypeError as error:
         raise InputError(f"save: parameters must be plain values: {error}.") from None
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
@@ -56,6 +55,12 @@ def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -
         ) from None
     finally:
         Path(part).unlink(missing_ok=True)
+
+
+def check_target(path: Any) -> None:
+    """Raise where a file could not be saved for want of a folder."""
+    if not Path(path).parent.is_dir():
+        raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
 
 
 def read(path: Any, methods: Container[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -78,20 +83,20 @@ def read(path: Any, methods: Container[str]) -> tuple[dict[str, Any], dict[str, 
         version, method = header["format"], header["method"]
     except (ValueError, KeyError, TypeError) as error:
         raise RepairFileError(f"load: {name!r} has a damaged header ({error!r}).") from None
-    if version != FORMAT or method not in methods:
-        writer = header.get("versions", {}).get("isotropy", "unknown")
+    if version != FORMAT or not isinstance(method, str) or method not in methods:
+        writer = (header.get("versions") or {}).get("isotropy", "unknown")
         raise RepairFileError(
             f"load: {name!r} holds {method!r} in format {version}, written by isotropy {writer}; "
             f"this is isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
         )
-    if header.get("checksum") != checksum(tensors):
+    if header.pop("checksum", None) != checksum(header, tensors):
         raise RepairFileError(f"load: {name!r} is damaged: its checksum does not fit. Save again.")
     return header, tensors
 
 
-def checksum(tensors: dict[str, NDArray[Any]]) -> int:
-    """CRC-32 over names, dtypes, shapes and bytes, in the order of names."""
-    value = 0
+def checksum(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> int:
+    """CRC-32 over the header, and over names, dtypes, shapes and bytes in the order of names."""
+    value = zlib.crc32(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
         array = np.asarray(tensors[name], order="C")
         value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)

@@ -66,6 +66,7 @@ def plus_plus(
     rows: np.ndarray, weights: Floats, n_clusters: int, random: np.random.Generator
 ) -> Floats:
     """Greedy k-means++ seeds: of a few candidates drawn by squared distance, the best each time."""
+    chosen_from, rows = rows, rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
     n_candidates = 2 + int(np.log(n_clusters))
     chosen = [int(random.choice(len(rows), p=weights / weights.sum()))]
     squared = linalg.squared_norms(rows)
@@ -80,7 +81,7 @@ def plus_plus(
         best = int(np.argmin(nearer @ weights))
         chosen.append(int(drawn[best]))
         distances = nearer[best]
-    return np.asarray(rows[chosen], dtype=np.float64)
+    return np.asarray(chosen_from[chosen], dtype=np.float64)
 
 
 def _distances(rows: np.ndarray, squared: np.ndarray, chosen: object) -> Floats:

@@ -20,47 +20,46 @@ ENOUGH_ROWS = 10
 class Whiten(InvertibleRepair):
     r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
 
-        zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
-        the last U', the axes being principal components in order of variance.
+    zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
+    the last U', the axes being principal components in order of variance.
 
-        Parameters
-        ----------
-        method : {"zca", "pca"}
-        eps : float
-            Eigenvalues below eps times the mean one count as that, which bounds the scale.
-        power : float
-            One whitens in full, zero only rotates or centres, a half is soft whitening.
-        n_components : int or None
-            Principal components kept, None all. With zca the others are set to zero.
-        shrinkage : float or "auto"
-            Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
-            that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
-        normalize : bool
-            Scale the repaired rows to length one; zero rows stay zero.
+    Parameters
+    ----------
+    method : {"zca", "pca"}
+    eps : float
+        Eigenvalues below eps times the mean one count as that, which bounds the scale.
+    power : float
+        One whitens in full, zero only rotates or centres, a half is soft whitening.
+    n_components : int or None
+        Principal components kept, None all. With zca the others are set to zero.
+    shrinkage : float or "auto"
+        Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
+        that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
+    normalize : bool
+        Scale the repaired rows to length one; zero rows stay zero.
 
-        Attributes
-        ----------
-        mean_ : array of shape (n_features,)
-        components_ : array of shape (n_components_, n_features)
-            Principal axes.
-        scale_ : array of shape (n_components_,)
-            Factor along each axis; zero where the rows do not vary and nothing was shrunk.
-        shrinkage_ : float
-        statistic_ : Moments
-            What it was fitted on.
+    Attributes
+    ----------
+    mean_ : array of shape (n_features,)
+    components_ : array of shape (n_components_, n_features)
+        Principal axes.
+    scale_ : array of shape (n_components_,)
+        Factor along each axis; zero where the rows do not vary and nothing was shrunk.
+    shrinkage_ : float
+    statistic_ : Moments
+        What it was fitted on.
 
-        Notes
-        -----
-        Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
-        mean. Covariances are divided by n - 1.
+    Notes
+    -----
+    Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
+    mean. Covariances are divided by n - 1.
 
-        Examples
-        --------
-        >>> import numpy as np
-    from numpy.typing import NDArray
-        >>> X = np.random.default_rng(0).standard_normal((500, 3)) @ np.diag([9.0, 1.0, 0.1])
-        >>> np.cov(Whiten().fit_transform(X).T).round(6) + 0.0
-        array([[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]])
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((500, 3)) @ np.diag([9.0, 1.0, 0.1])
+    >>> np.cov(Whiten().fit_transform(X).T).round(6) + 0.0
+    array([[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]])
     """
 
     name = "whiten"
@@ -116,7 +115,9 @@ class Whiten(InvertibleRepair):
             checks.real(self.shrinkage, "shrinkage", name, 0.0, 1.0)
 
     def _solve(self, statistic: Moments) -> None:
-        values, vectors = linalg.eigh(statistic.scatter / max(statistic.weight - 1, 1.0))
+        n = statistic.count
+        covariance = statistic.scatter / statistic.weight * n / max(n - 1, 1.0)
+        values, vectors = linalg.eigh(covariance)
         values = linalg.resolved(values, statistic.resolution)
         self.mean_ = statistic.mean
         self.shrinkage_ = self._shrinkage(statistic)
@@ -134,7 +135,7 @@ class Whiten(InvertibleRepair):
     def _shrinkage(self, statistic: Moments) -> float:
         if self.shrinkage != "auto":
             return float(self.shrinkage)
-        if statistic.weight >= ENOUGH_ROWS * self.n_features_in_:
+        if statistic.count >= ENOUGH_ROWS * self.n_features_in_:
             return 0.0
         return ledoit_wolf(statistic)
 
@@ -170,8 +171,8 @@ def ledoit_wolf(moments: Moments) -> float:
     Lemma 3.4 and section 3.3 of Ledoit and Wolf, A well-conditioned estimator for
     large-dimensional covariance matrices, 2004; the sum over rows is sum ||y||^4 in closed form.
     """
-    n, S = moments.weight, moments.scatter / moments.weight
+    n, S = moments.count, moments.scatter / moments.weight
     square = float(np.vdot(S, S))
     distance = square - float(np.trace(S)) ** 2 / len(S)
-    error = max(moments.centred_fourth / n - square, 0.0) / n
+    error = max(moments.centred_fourth / moments.weight - square, 0.0) / n
     return min(error / distance, 1.0) if distance > 0 else 1.0

@@ -135,4 +135,9 @@ class MappedSource:
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):
-            yield replace(batch, rows=self.transform(batch.rows))
+            yield replace(batch, rows=self.transform(batch.rows)) if len(batch.rows) else batch
+
+    def bare(self) -> MappedSource:
+        """The same source without the other columns."""
+        source = getattr(self.source, "bare", lambda: self.source)()
+        return MappedSource(source, self.transform, self.n_features)

@@ -41,7 +41,8 @@ class Batch:
     """Rows in float32 or float64, with the global number of the first one.
 
     `carried` holds the other columns of the same rows, where the source has any. `n_skipped` is
-    the number of bad rows that were left out; where all were, `rows` has none.
+    the number of bad rows that were left out; where all were, `rows` has none, and where some
+    were, `numbers` are the global numbers of the others.
     """
 
     first_row: int
@@ -49,6 +50,7 @@ class Batch:
     weights: NDArray[Any] | None = None
     carried: pa.Table | None = None
     n_skipped: int = 0
+    numbers: NDArray[np.int64] | None = None
 
 
 def keep(batch: Batch, good: NDArray[np.bool_]) -> Batch:
@@ -62,6 +64,7 @@ def keep(batch: Batch, good: NDArray[np.bool_]) -> Batch:
         None if batch.weights is None else batch.weights[good],
         None if batch.carried is None else batch.carried.filter(good),
         n_skipped,
+        batch.first_row + np.flatnonzero(good),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,8 @@ class FileSource:
     sample_weight : array of shape (n_samples,), optional
     caller : str
         Name that error messages begin with.
+    asked : str or list of str, optional
+        The column that was asked for, by which the source is told from others of the same files.
     """
 
     device = "cpu"
@@ -85,12 +87,17 @@ class FileSource:
         skip_bad_rows: bool = False,
         sample_weight: object = None,
         caller: str = "isotropy",
+        asked: Column = None,
     ) -> None:
         self.files = tuple(files)
+        self.asked = asked
         self.skip_bad_rows = skip_bad_rows
         self.caller = caller
         self.carry = True
         first, *others = self.files
+        for path, n_times in Counter(file.path for file in self.files).items():
+            if n_times > 1:
+                raise InputError(f"{caller}: {path!r} is listed twice. List each file once.")
         for file in others:
             if file.n_features != first.n_features:
                 raise InputError(
@@ -157,7 +164,8 @@ class FileSource:
             "files": [[file.path, *paths.status(file.path)] for file in self.files],
             "n_samples": self.n_samples,
             "n_features": self.n_features,
-            "column": self.column,
+            "column": [self.asked, self.column],
+            "dtype": self.dtype,
             "chunk_rows": self.files[0].chunk_rows,
             "skip_bad_rows": self.skip_bad_rows,
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
@@ -200,15 +208,7 @@ def explained(caller: str, path: str, kind: str) -> Iterator[None]:
         raise InputError(f"{caller}: {path!r} {error}") from None
     except FileNotFoundError:
         raise InputError(f"{caller}: there is no file {path!r}. Check the path.") from None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        NotImplementedError,
-        BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # decoders raise all kinds of errors on a damaged file
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{caller}: {path!r} is damaged or not a {kind} file ({reason}). "

@@ -92,10 +92,17 @@ def open_source(
         return ArraySource(
             X, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
         )
-    found = [path for name in names for path in _expand(paths.normal(name), caller)]
+    found = []
+    for name in names:
+        with explained(caller, str(name), "readable"):
+            found += _expand(paths.normal(name), caller)
     files = [_open_file(path, column, chunk_rows, caller) for path in found]
     return FileSource(
-        files, skip_bad_rows=skip_bad_rows, sample_weight=sample_weight, caller=caller
+        files,
+        skip_bad_rows=skip_bad_rows,
+        sample_weight=sample_weight,
+        caller=caller,
+        asked=column,
     )
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, reason
 from isotropy.sources import paths
 from isotropy.sources.base import Source
 from isotropy.sources.sinks import Sink, sync_folder
@@ -51,7 +51,7 @@ class PartsSink:
         self.n_written = 0
         if paths.is_remote(self.path) or not os.path.isdir(os.path.dirname(self.path)):
             raise InputError(f"{caller}: {self.path!r} must be in an existing local folder.")
-        if not self._replaceable():
+        if not self._replaceable(self.path):
             raise InputError(
                 f"{caller}: {self.path!r} is there and holds other things than parts. Choose a "
                 "new folder."
@@ -79,8 +79,17 @@ class PartsSink:
         )
 
     def __enter__(self) -> Self:
+        if not self._replaceable(self.temporary):
+            raise InputError(
+                f"{self.caller}: {self.temporary!r} is there and not of an earlier run. Move it."
+            )
         shutil.rmtree(self.temporary, ignore_errors=True)
-        os.mkdir(self.temporary)
+        try:
+            os.mkdir(self.temporary)
+        except OSError as error:
+            raise InputError(
+                f"{self.caller}: {self.path!r} could not be written: {reason(error)}."
+            ) from None
         return self
 
     def __exit__(
@@ -113,11 +122,11 @@ class PartsSink:
         sync_folder(os.path.dirname(self.path))
         shutil.rmtree(old, ignore_errors=True)
 
-    def _replaceable(self) -> bool:
-        if not os.path.lexists(self.path):
+    @staticmethod
+    def _replaceable(path: str) -> bool:
+        """Whether nothing is there, or nothing but parts, whole or begun."""
+        if not os.path.lexists(path):
             return True
-        if not os.path.isdir(self.path):
+        if not os.path.isdir(path):
             return False
-        return all(
-            name.startswith("part-") and name.endswith(".parquet") for name in os.listdir(self.path)
-        )
+        return all(name.startswith("part-") and ".parquet" in name for name in os.listdir(path))

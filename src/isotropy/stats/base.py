@@ -26,8 +26,13 @@ class Statistic:
     numbers_rows: ClassVar[bool] = False
     """Whether rows of no weight must be passed on, because their numbers count."""
 
-    def update(self, X: Array, sample_weight: object = None, first_row: int = 0) -> Self:
-        """Add the rows of X, whose first one is row `first_row` of the whole data."""
+    def update(
+        self, X: Array, sample_weight: object = None, first_row: int | NDArray[np.int64] = 0
+    ) -> Self:
+        """Add the rows of X, whose first one is row `first_row` of the whole data.
+
+        Where rows in between were left out, `first_row` is the array of all their numbers.
+        """
         X = linalg.native(checks.matrix(X, type(self).__name__))
         w = checks.weights(sample_weight, X.shape[0], type(self).__name__)
         self._expect_features(X.shape[1])
@@ -95,7 +100,7 @@ class Statistic:
             setattr(self, name, value)
         return self
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         raise NotImplementedError(f"{type(self).__name__} must define _update().")
 
     def _merge(self, other: Self) -> None:

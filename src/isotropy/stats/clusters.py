@@ -71,7 +71,7 @@ class ClusterSums(_PerCluster):
         kept: Floats = np.where(self.weight[:, None] > 0, means, self.centroids)
         return kept
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         xp = linalg.namespace(X)
         centroids = linalg.like(self.centroids - self.origin, X)
         clusters = linalg.like(np.arange(len(self.centroids)), X)
@@ -145,7 +145,7 @@ class ClusterMoments(_PerCluster):
         self.clusters = [Moments.from_state(part) for part in parts]
         return self
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         centroids = linalg.like(self.centroids, X)
         labels = np.concatenate(
             [linalg.to_numpy(linalg.nearest(rows, centroids)[0]) for _, rows, _ in linalg.blocks(X)]

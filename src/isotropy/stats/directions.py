@@ -83,7 +83,7 @@ class Directions(Statistic):
         """Weighted mean of the norms, zero rows included."""
         return self.norm_sum / (self.weight + self.zero_weight)
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         if self.unit_sum is None:
             self.unit_sum = self.unit_square_sum = linalg.zeros(X.shape[1], X)
         for name in self.fields:

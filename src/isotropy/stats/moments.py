@@ -66,11 +66,22 @@ class Moments(Statistic):
             return self
         first = next(linalg.blocks(linalg.native(rows)))[1]
         mean = linalg.to_numpy(linalg.column_sums(double(first))) / first.shape[0]
-        return type(self)(mean.astype(np.float32))  # exact in either dtype
+        with np.errstate(over="ignore"):
+            single = mean.astype(np.float32)  # exact in either dtype
+        return type(self)(single if np.isfinite(single).all() else mean)
 
     @property
     def n_features(self) -> int | None:
         return None if self.total is None else int(self.total.shape[0])
+
+    @property
+    def count(self) -> float:
+        """How many rows the weights stand for: their sum, as repetitions.
+
+        Weights that sum to less than the rows there are cannot be repetitions; they are taken
+        as relative ones, and the rows are counted.
+        """
+        return max(self.weight, float(self.n_rows))
 
     @property
     def mean(self) -> Floats:
@@ -136,7 +147,7 @@ class Moments(Statistic):
             + length * (2 * float(np.trace(products)) - 4 * along + self.weight * length)
         )
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         if self.total is None:
             self._start(X)
         for name in ("total", "products", "third"):

@@ -62,7 +62,7 @@ class LogPartition(Statistic):
     def n_features(self) -> int | None:
         return int(self.basis.shape[0])
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         basis = linalg.like(self.basis, X)
         near, rest = None, linalg.zeros(self.basis.shape[1], X)
         if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
@@ -81,7 +81,7 @@ class LogPartition(Statistic):
 
     def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
         xp = linalg.namespace(scores)
-        limit = 0.8 * float(np.log(float(xp.finfo(scores.dtype).max)))
+        limit = 0.7 * float(np.log(float(xp.finfo(scores.dtype).max)))
         high, low, one_exponential = 0 * rest, 0 * rest, True
         if self.largest_norm is None or self.largest_norm >= limit:
             high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
@@ -114,4 +114,8 @@ class LogPartition(Statistic):
 
 
 def _log_sum(terms: Array, w: Array | None) -> Array:
-    return linalg.namespace(terms).log(linalg.column_sums(terms, w))
+    xp = linalg.namespace(terms)
+    if w is None:
+        return xp.log(linalg.column_sums(terms))
+    most = xp.max(w)  # weights of any size stay in the range of the dtype
+    return xp.log(linalg.column_sums(terms, w / most)) + xp.log(double(most))

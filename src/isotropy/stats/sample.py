@@ -61,22 +61,22 @@ class Sample(Statistic):
         """Whether the sample holds every row seen."""
         return self.n_rows <= self.size
 
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: int) -> None:
-        xp = linalg.namespace(X)
-        numbers = xp.arange(first_row, first_row + X.shape[0], device=array_api_compat.device(X))
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
+        rows = linalg.namespace(X).arange(X.shape[0], device=array_api_compat.device(X))
+        counted = isinstance(first_row, int | np.integer)
+        numbers = rows + int(first_row) if counted else linalg.index(first_row, X)
         keys = hashed(numbers, self.seed)
         if w is not None and not w.all():
-            numbers, keys = (part[linalg.index(np.flatnonzero(w), X)] for part in (numbers, keys))
+            rows, keys = (part[linalg.index(np.flatnonzero(w), X)] for part in (rows, keys))
         self.n_rows += int(keys.shape[0])
         if self.keys is not None and len(self.keys) == self.size:
             near = keys <= int(self.keys[-1])  # most rows of a long stream end here
-            numbers, keys = numbers[near], keys[near]
+            rows, keys = rows[near], keys[near]
         if keys.shape[0] > self.size:
             best = linalg.smallest(keys, self.size)
-            numbers, keys = numbers[best], keys[best]
-        rows = numbers - first_row
+            rows, keys = rows[best], keys[best]
         weights = linalg.zeros(rows.shape[0], X) + 1 if w is None else linalg.place(w, X)[rows]
-        self._take(keys, numbers, weights, X[rows])
+        self._take(keys, numbers[rows], weights, X[rows])
 
     def _merge(self, other: Sample) -> None:
         self.n_rows += other.n_rows
