@@ -93,7 +93,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if out is not None:
             return self._stream(X, out, engine)
         rows = self._rows(X)
-        return _restored(self._blockwise(self._finished, rows, self._n_features_out), X)
+        return _restored(self._repaired(rows), X)
 
     def _stream(self, X: Any, out: Any, engine: str | Engine | None) -> Source:
         check_is_fitted(self)
@@ -101,7 +101,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         source = as_source(X, caller=caller)
         checks.width(source.n_features, self.n_features_in_, caller)
         with using(engine, caller=caller):
-            map_rows(source, self._finished, target(out, self._n_features_out, source, caller))
+            map_rows(source, self._repaired, target(out, self._n_features_out, source, caller))
         return as_source(out, caller=caller)
 
     def affine(self) -> tuple[Floats, Floats]:
@@ -175,9 +175,12 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _n_features_out(self) -> int:
         return int(self.n_features_in_)
 
-    def _finished(self, rows: Array) -> Array:
-        repaired = self._apply(rows)
-        return linalg.unit_rows(repaired) if self.normalize else repaired
+    def _repaired(self, rows: Array) -> Array:
+        return self._blockwise(self._finished, rows, self._n_features_out)
+
+    def _finished(self, rows: Array, out: Array) -> None:
+        """Write the repaired rows to out."""
+        out[:] = linalg.unit_rows(self._apply(rows)) if self.normalize else self._apply(rows)
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -205,15 +208,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return rows
 
     def _blockwise(self, function: Any, rows: Array, n_out: int) -> Array:
-        """function(rows), in blocks over threads where there are many rows."""
+        """What function(rows, out) writes, in blocks over threads where there are many rows."""
         bounds = [start for start, _, _ in linalg.blocks(rows)] + [rows.shape[0]]
-        if len(bounds) == 2:
-            return function(rows)
         out = linalg.empty((rows.shape[0], n_out), rows)
 
         def fill(i: int) -> None:
             part = slice(bounds[i], bounds[i + 1])
-            out[part] = function(rows[part])
+            function(rows[part], out[part])
 
         over_threads(fill, range(len(bounds) - 1))
         return out
@@ -310,7 +311,11 @@ class InvertibleRepair(SummedRepair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
-        return _restored(self._blockwise(self._revert, rows, self.n_features_in_), X)
+
+        def revert(part: Array, out: Array) -> None:
+            out[:] = self._revert(part)
+
+        return _restored(self._blockwise(revert, rows, self.n_features_in_), X)
 
     def _revert(self, rows: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must define _revert().")

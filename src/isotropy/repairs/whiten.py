@@ -149,9 +149,12 @@ class Whiten(InvertibleRepair):
         whole = scaled if self.method == "pca" else scaled @ self.components_
         self._map = {"float64": whole, "float32": whole.astype(np.float32)}
 
-    def _apply(self, rows: Array) -> Array:
+    def _finished(self, rows: Array, out: Array) -> None:
         width = str(rows.dtype).removeprefix("torch.")
-        return (rows - like(self.mean_, rows)) @ like(self._map[width], rows)
+        centred = rows - like(self.mean_, rows)
+        linalg.namespace(rows).matmul(centred, like(self._map[width], rows), out=out)
+        if self.normalize:
+            out[:] = linalg.unit_rows(out)
 
     def _revert(self, rows: Array) -> Array:
         inverse = np.divide(1.0, self.scale_, out=np.zeros_like(self.scale_), where=self.scale_ > 0)
