@@ -27,10 +27,10 @@ KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to t
 class Dask:
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
 
-    Chunks are read where they are computed, two to a task. In `reduce`, the tasks of each group
-    of 16 consecutive chunks are merged pairwise in chunk order by the workers, and the groups in
-    their order here: the result does not depend on who finished first, and a lost worker's
-    chunks are read again.
+    Chunks are read where they are computed, two to a task until the last group. In `reduce`,
+    the tasks of each group of 16 consecutive chunks are merged pairwise in chunk order by the
+    workers, and the groups in their order here: the result does not depend on who finished
+    first, and a lost worker's chunks are read again.
 
     Parameters
     ----------
@@ -76,7 +76,10 @@ class Dask:
         n_groups = kept.n_runs(-(-len(chunks) // GROUP))
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
         shared = self._shared(source, list(statistics))
-        futures = [None if kept.load(i) else self._tree(shared, g) for i, g in enumerate(groups)]
+        futures = [
+            None if kept.load(i) else self._tree(shared, group, RUN if i + 1 < n_groups else 1)
+            for i, group in enumerate(groups)
+        ]
         merged = fresh(statistics)
         for i, group in enumerate(groups):
             future, futures[i] = futures[i], None
@@ -94,10 +97,10 @@ class Dask:
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
             return self.client.submit(together, *parts, pure=False)
 
-    def _tree(self, shared: Any, group: list[Chunk]) -> Any:
+    def _tree(self, shared: Any, group: list[Chunk], n_together: int) -> Any:
         level = [
-            self.client.submit(run_state, shared, group[i : i + RUN], pure=False)
-            for i in range(0, len(group), RUN)
+            self.client.submit(run_state, shared, group[i : i + n_together], pure=False)
+            for i in range(0, len(group), n_together)
         ]
         while len(level) > 1:
             level = [

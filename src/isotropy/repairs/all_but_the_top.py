@@ -8,7 +8,7 @@ from isotropy import checks
 from isotropy.checks import Array
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import SummedRepair
-from isotropy.repairs.removal import SIDES, Side, directions, n_directions, without
+from isotropy.repairs.removal import SIDES, Side, directions, n_directions, remove
 from isotropy.stats import Moments
 
 
@@ -73,8 +73,8 @@ class AllButTheTop(SummedRepair):
         self.mean_ = statistic.mean
         self.components_ = directions(statistic, n_removed, self.side)
 
-    def _apply(self, rows: Array) -> Array:
-        return without(rows, like(self.mean_, rows), like(self.components_, rows))
+    def _apply(self, rows: Array, out: Array) -> None:
+        remove(rows, like(self.mean_, rows), like(self.components_, rows), out)
 
     def _affine(self) -> tuple[Floats, Floats]:
         A = np.eye(self.n_features_in_) - self.components_.T @ self.components_

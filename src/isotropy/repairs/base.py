@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,10 +22,10 @@ from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, op
 from isotropy.stats import Statistic
 
 
-class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `_fit(source)` and `_apply(rows)`, names its fitted arrays in `learned`,
+    A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`,
     and is found by its `name` from then on.
     """
 
@@ -156,11 +157,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             value = tensors[name]
             setattr(self, name, value if value.ndim else value.item())
 
+    @abstractmethod
     def _fit(self, source: Source) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _fit().")
+        """Learn from the rows."""
 
-    def _apply(self, rows: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} must define _apply().")
+    @abstractmethod
+    def _apply(self, rows: Array, out: Array) -> None:
+        """Write the repaired rows to out, which has their dtype."""
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(f"{type(self).__name__} is not affine.")
@@ -179,8 +182,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self._blockwise(self._finished, rows, self._n_features_out)
 
     def _finished(self, rows: Array, out: Array) -> None:
-        """Write the repaired rows to out."""
-        out[:] = linalg.unit_rows(self._apply(rows)) if self.normalize else self._apply(rows)
+        self._apply(rows, out)
+        if self.normalize:
+            out[:] = linalg.unit_rows(out)
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -284,8 +288,9 @@ class SummedRepair(Repair):
         (self.statistic_,) = reduce(source, [self.statistic()])
         self._solve(self.statistic_)
 
+    @abstractmethod
     def _solve(self, statistic: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _solve().")
+        """Learn from the statistic."""
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         state = {f"statistic.{name}": value for name, value in self.statistic_.state().items()}
@@ -300,7 +305,7 @@ class SummedRepair(Repair):
 
 
 class InvertibleRepair(SummedRepair):
-    """A repair with a way back: a subclass defines `_revert(rows)`."""
+    """A repair with a way back: a subclass defines `_revert(rows, out)`."""
 
     @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
     def inverse_transform(self, X: Any) -> Any:
@@ -311,14 +316,11 @@ class InvertibleRepair(SummedRepair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
+        return _restored(self._blockwise(self._revert, rows, self.n_features_in_), X)
 
-        def revert(part: Array, out: Array) -> None:
-            out[:] = self._revert(part)
-
-        return _restored(self._blockwise(revert, rows, self.n_features_in_), X)
-
-    def _revert(self, rows: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} must define _revert().")
+    @abstractmethod
+    def _revert(self, rows: Array, out: Array) -> None:
+        """Write to out the rows whose repair these are."""
 
 
 def load(path: Any) -> Repair:

@@ -7,7 +7,7 @@ import numpy as np
 from isotropy.checks import Array
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
-from isotropy.repairs.removal import without
+from isotropy.repairs.removal import remove
 from isotropy.stats import Moments
 
 
@@ -46,11 +46,11 @@ class Center(InvertibleRepair):
     def _solve(self, statistic: Moments) -> None:
         self.mean_ = statistic.mean
 
-    def _apply(self, rows: Array) -> Array:
-        return without(rows, like(self.mean_, rows), np.zeros((0, self.n_features_in_)))
+    def _apply(self, rows: Array, out: Array) -> None:
+        remove(rows, like(self.mean_, rows), None, out)
 
-    def _revert(self, rows: Array) -> Array:
-        return rows + like(self.mean_, rows)
+    def _revert(self, rows: Array, out: Array) -> None:
+        out[:] = rows + like(self.mean_, rows)
 
     def _affine(self) -> tuple[Floats, Floats]:
         return np.eye(self.n_features_in_), -self.mean_

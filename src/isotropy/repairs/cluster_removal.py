@@ -6,14 +6,14 @@ import warnings
 
 import numpy as np
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import over_threads, reduce
 from isotropy.errors import IsotropyWarning, NotAffineError
-from isotropy.linalg import Floats
+from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair
 from isotropy.repairs.kmeans import kmeans
-from isotropy.repairs.removal import SIDES, Side, apply, directions, n_directions
+from isotropy.repairs.removal import SIDES, Side, directions, n_directions, remove
 from isotropy.sources import Source
 from isotropy.stats import ClusterMoments
 
@@ -116,8 +116,18 @@ class ClusterRemoval(Repair):
         for row, part in zip(self.components_, parts, strict=True):
             row[: len(part)] = part
 
-    def _apply(self, rows: Array) -> Array:
-        return apply(rows, self.cluster_centers_, self.means_, self.components_, self.n_components_)
+    def _apply(self, rows: Array, out: Array) -> None:
+        means, components = like(self.means_, rows), like(self.components_, rows)
+        if self.n_clusters_ == 1:
+            remove(rows, means[0], components[0], out)
+            return
+        labels, _ = linalg.nearest(rows, like(self.cluster_centers_, rows))
+        found = linalg.to_numpy(labels)
+        for cluster in np.unique(found):
+            members = linalg.index(np.flatnonzero(found == cluster), rows)
+            part = rows[members]
+            remove(part, means[cluster], components[cluster, : self.n_components_[cluster]], part)
+            out[members] = part
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(

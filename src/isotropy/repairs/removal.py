@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.linalg
 
-from isotropy import checks, linalg
+from isotropy import checks
 from isotropy.checks import Array
 from isotropy.errors import IsotropyWarning
 from isotropy.linalg import Floats
@@ -61,25 +61,8 @@ def directions(moments: Moments, n_components: int, side: str) -> Floats:
     return vectors[:, removed].T
 
 
-def without(rows: Array, mean: Array, components: Array) -> Array:
-    """rows - mean, without their projections on the components."""
-    Y = rows - mean
-    if components.shape[0]:
-        Y -= (Y @ components.T) @ components
-    return Y
-
-
-def apply(rows: Array, centers: Floats, means: Floats, components: Floats, counts: Any) -> Array:
-    """Each row without its nearest cluster's mean and directions."""
-    means, components = linalg.like(means, rows), linalg.like(components, rows)
-    if len(means) == 1:
-        return without(rows, means[0], components[0])
-    labels, _ = linalg.nearest(rows, linalg.like(centers, rows))
-    found = linalg.to_numpy(labels)
-    out = linalg.empty(tuple(rows.shape), rows)
-    for cluster in np.unique(found):
-        members = linalg.index(np.flatnonzero(found == cluster), rows)
-        out[members] = without(
-            rows[members], means[cluster], components[cluster, : int(counts[cluster])]
-        )
-    return out
+def remove(rows: Array, mean: Array, components: Array | None, out: Array) -> None:
+    """Write rows - mean to out, without their projections on the components."""
+    out[:] = rows - mean
+    if components is not None and components.shape[0]:
+        out -= (out @ components.T) @ components

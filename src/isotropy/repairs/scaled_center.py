@@ -48,17 +48,17 @@ class ScaledCenter(InvertibleRepair):
         weight = statistic.weight if statistic.weight > 0 else 1.0
         self.direction_ = linalg.to_numpy(statistic.unit_sum) / weight
 
-    def _apply(self, rows: Array) -> Array:
+    def _apply(self, rows: Array, out: Array) -> None:
         norms = namespace(rows).sqrt(linalg.squared_norms(rows))
-        return rows - norms[:, None] * like(self.direction_, rows)
+        out[:] = rows - norms[:, None] * like(self.direction_, rows)
 
-    def _revert(self, rows: Array) -> Array:
+    def _revert(self, rows: Array, out: Array) -> None:
         # r = ||x|| solves (1 - m.m) r^2 - 2 (y.m) r - y.y = 0, and its other root is negative
         m = like(self.direction_, rows)
         gap = max(1.0 - float(self.direction_ @ self.direction_), 1e-12)
         along = rows @ m
         root = namespace(rows).sqrt(along**2 + gap * linalg.squared_norms(rows))
-        return rows + ((along + root) / gap)[:, None] * m
+        out[:] = rows + ((along + root) / gap)[:, None] * m
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(

@@ -50,11 +50,11 @@ class Standardize(InvertibleRepair):
         rounding = 10 * float(np.finfo(np.float64).eps) * np.abs(self.mean_)
         self.scale_ = np.where(np.sqrt(variance) > rounding, np.sqrt(variance), 1.0)
 
-    def _apply(self, rows: Array) -> Array:
-        return (rows - like(self.mean_, rows)) / like(self.scale_, rows)
+    def _apply(self, rows: Array, out: Array) -> None:
+        out[:] = (rows - like(self.mean_, rows)) / like(self.scale_, rows)
 
-    def _revert(self, rows: Array) -> Array:
-        return rows * like(self.scale_, rows) + like(self.mean_, rows)
+    def _revert(self, rows: Array, out: Array) -> None:
+        out[:] = rows * like(self.scale_, rows) + like(self.mean_, rows)
 
     def _affine(self) -> tuple[Floats, Floats]:
         return np.diag(1 / self.scale_), -self.mean_ / self.scale_

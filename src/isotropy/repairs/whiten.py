@@ -149,19 +149,17 @@ class Whiten(InvertibleRepair):
         whole = scaled if self.method == "pca" else scaled @ self.components_
         self._map = {"float64": whole, "float32": whole.astype(np.float32)}
 
-    def _finished(self, rows: Array, out: Array) -> None:
+    def _apply(self, rows: Array, out: Array) -> None:
         width = str(rows.dtype).removeprefix("torch.")
         centred = rows - like(self.mean_, rows)
         linalg.namespace(rows).matmul(centred, like(self._map[width], rows), out=out)
-        if self.normalize:
-            out[:] = linalg.unit_rows(out)
 
-    def _revert(self, rows: Array) -> Array:
+    def _revert(self, rows: Array, out: Array) -> None:
         inverse = np.divide(1.0, self.scale_, out=np.zeros_like(self.scale_), where=self.scale_ > 0)
         back = inverse[:, None] * self.components_
         if self.method == "zca":
             back = self.components_.T @ back
-        return rows @ like(back, rows) + like(self.mean_, rows)
+        out[:] = rows @ like(back, rows) + like(self.mean_, rows)
 
     def _affine(self) -> tuple[Floats, Floats]:
         A = self._map["float64"].T.copy()

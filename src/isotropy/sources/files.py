@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ class FormatError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class File(ABC):
     """One file of rows, as plain values: a subclass for each format knows how to decode it.
 
     A format defines `read`, and `pieces` where it cannot start at any row.
@@ -53,11 +54,11 @@ class File:
         starts = range(0, self.n_rows, self.rows_at_once)
         return [(min(self.rows_at_once, self.n_rows - start), ()) for start in starts]
 
+    @abstractmethod
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
     ) -> Iterator[tuple[Rows, pa.Table | None]]:
         """Rows of a piece in bounded parts, with their other columns where `carry` is set."""
-        raise NotImplementedError(f"{type(self).__name__} must define read().")
 
 
 class FileSource:

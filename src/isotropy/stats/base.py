@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from isotropy.checks import Array
 from isotropy.errors import InputError
 
 
-class Statistic:
+class Statistic(ABC):
     """A small state of sums over rows.
 
     An empty state is the identity of `merge`, merging is associative, and any sharding of the
@@ -66,14 +67,14 @@ class Statistic:
         """The empty statistic with what the first rows settle; parts of one pass share it."""
         return self
 
+    @abstractmethod
     def empty(self) -> Self:
         """A new statistic with the same settings that has seen no rows."""
-        raise NotImplementedError(f"{type(self).__name__} must define empty().")
 
     @property
+    @abstractmethod
     def n_features(self) -> int | None:
         """Width of the rows seen, None before the first."""
-        raise NotImplementedError(f"{type(self).__name__} must define n_features.")
 
     def to_host(self) -> Self:
         """The same statistic, its sums brought from the device to numpy arrays."""
@@ -100,14 +101,16 @@ class Statistic:
             setattr(self, name, value)
         return self
 
+    @abstractmethod
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _update().")
+        """Add rows that are checked and have weights above zero."""
 
+    @abstractmethod
     def _merge(self, other: Self) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _merge().")
+        """Add the rows of a statistic that fits and has seen some."""
 
-    def _expect_same_settings(self, other: Self) -> None:
-        pass
+    def _expect_same_settings(self, other: Self) -> None:  # noqa: B027
+        """Raise where `other` was made with other settings; there are none here."""
 
     def _expect_features(self, n_features: int) -> None:
         if self.n_features is not None and n_features != self.n_features:
