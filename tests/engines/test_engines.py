@@ -260,7 +260,7 @@ def test_a_scheduler_out_of_reach_gets_one_line(scheduler, monkeypatch):
     client = distributed.Client
 
     def impatient(address, timeout):
-        return client(address, timeout="0.3s")
+        return client(address, timeout="2s")
 
     monkeypatch.setattr(distributed, "Client", impatient)
     with pytest.raises(InputError, match="must be reachable") as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 import warnings
@@ -64,9 +65,10 @@ class Dask:
                 )
         try:
             self.client = Client(self.cluster or scheduler, timeout="10s")
-        except (OSError, ValueError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address and load
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(
-                f"engine 'dask': scheduler {scheduler!r} must be reachable ({error})."
+                f"engine 'dask': scheduler {scheduler!r} must be reachable ({why})."
             ) from None
 
     def reduce(
