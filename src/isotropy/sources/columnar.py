@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -61,9 +62,9 @@ class GroupedFile(File):
         if held:
             yield _joined(held)
 
+    @abstractmethod
     def batches(self, groups: Sequence[int], carry: bool) -> Iterator[pa.RecordBatch]:
         """The rows of groups, in batches of at most rows_at_once."""
-        raise NotImplementedError(f"{type(self).__name__} must define batches().")
 
 
 class ParquetFile(GroupedFile):
