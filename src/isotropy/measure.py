@@ -14,7 +14,7 @@ from isotropy.engines import Engine, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError
 from isotropy.metrics import RECORDS, hubness, local_isotropy
-from isotropy.metrics.base import gather
+from isotropy.metrics.base import SAMPLE_ROWS, gather
 from isotropy.metrics.partition import isotropy_range, remark
 from isotropy.sources import Source, as_source
 
@@ -22,6 +22,11 @@ DRIFTED = 0.3
 CONED = 0.2
 FEW_DIRECTIONS = 0.1
 HALF = 0.5
+LOOKED_AT = {
+    "mean_norm_ratio": "drift {:.2f}",
+    "mean_cosine": "mean cosine {:.2f}",
+    "isoscore": "IsoScore {:.2f}",
+}
 CAUTION = "This is geometry, not evidence: keep a repair only if your own task gains from it."
 
 
@@ -151,9 +156,16 @@ class Geometry:
             "center": self.center,
             **{name: _plain(value) for name, value in self.values.items()},
             "partition_isotropy_range": self.partition_isotropy_range,
+            "sampled": list(self.sampled),
             "findings": list(self.findings),
             "verdict": self.verdict,
         }
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """Metrics that are of a seeded sample of the rows, because there are many."""
+        from_sample = [n for n in self.values if n in RECORDS and "sample" in RECORDS[n].needs]
+        return tuple(from_sample) if self.n_samples > SAMPLE_ROWS else ()
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -165,6 +177,9 @@ class Geometry:
         """What is wrong with the space in a few sentences, with the numbers behind it."""
         reasons = self._reasons()
         if not reasons:
+            missing = [name for name in LOOKED_AT if name not in self.values]
+            if missing:
+                return f"Nothing found, but {', '.join(missing)} not looked at."
             return f"Fine: {self._why_fine()}. Leave it alone unless a task says otherwise."
         return " ".join([*reasons.values(), CAUTION])
 
@@ -207,13 +222,8 @@ class Geometry:
         return [int(i) for i in order[:n_least]]
 
     def _why_fine(self) -> str:
-        words = {
-            "mean_norm_ratio": "drift {:.2f}",
-            "mean_cosine": "mean cosine {:.2f}",
-            "isoscore": "IsoScore {:.2f}",
-        }
-        known = [text.format(self.values[k]) for k, text in words.items() if k in self.values]
-        return ", ".join(known) or "nothing measured speaks against it"
+        values = {name: round(self.values[name], 2) + 0.0 for name in LOOKED_AT}
+        return ", ".join(text.format(values[name]) for name, text in LOOKED_AT.items())
 
     def __str__(self) -> str:
         rows = [
@@ -224,10 +234,16 @@ class Geometry:
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
         lines = [f"{self.n_samples:,} rows of {self.n_features} dimensions"]
         lines[0] += ", centred for X'X" if self.center else ""
-        lines[0] += f"; {self.n_skipped:,} bad rows left out" if self.n_skipped else ""
+        if self.n_skipped:
+            lines[0] += (
+                f"; {self.n_skipped:,} bad {'row' if self.n_skipped == 1 else 'rows'} left out"
+            )
         for row in [head, *rows]:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*cells, row[3]]).rstrip())
+        if self.sampled:
+            lines.append(f"sampled, since there are more than {SAMPLE_ROWS:,} rows:")
+            lines += [f"  {name}: {RECORDS[name].note}" for name in self.sampled]
         if self.partition_isotropy_range is not None:
             low, high = self.partition_isotropy_range
             lines.append(f"partition_isotropy depends on the basis here: {low:.3g} to {high:.3g}")

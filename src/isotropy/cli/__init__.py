@@ -2,11 +2,12 @@
 
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from isotropy._version import __version__
 from isotropy.cli import demo, measure, repair
 from isotropy.errors import IsotropyError
 
@@ -44,8 +45,19 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
     """Measure how evenly an embedding space is used, and repair it where it is not.
 
     Start with `isotropy demo`, then `isotropy measure` on a file of your own; where the verdict

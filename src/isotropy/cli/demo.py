@@ -61,7 +61,7 @@ def demo(
 
       isotropy demo
 
-      ISOTROPY_DATA=benchmarks isotropy demo --out repairs
+      isotropy demo --data folder/of/sets --out repairs
     """
     console = Console(width=None if os.isatty(1) else 110)
     lists = _pair_files(data)

@@ -64,7 +64,7 @@ def mean_norm_ratio(X: Any, *, sample_weight: object = None) -> float:
 
 
 @record(
-    summary="mean, extremes and quantiles of the norms of rows",
+    summary="norms of rows: quantiles, shown as least / median / largest",
     paper="too much in common, appendix C",
     equation="quantiles of ||x||",
     range=(0.0, np.inf),
