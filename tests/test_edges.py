@@ -127,7 +127,8 @@ def test_blas_threads_come_back_when_callers_overlap():
 
 def test_an_interrupt_ends_a_pass_soon(tmp_path):
     code = (
-        "import time, numpy as np, isotropy\n"
+        "import signal, time, numpy as np, isotropy\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Slow(isotropy.sources.ArraySource):\n"
         "    def read(self, chunk):\n"
         "        time.sleep(0.1)\n"
