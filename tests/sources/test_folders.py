@@ -103,6 +103,7 @@ def test_remote_files_are_read_like_local_ones(make, X, rows, which):
 
 
 def test_remote_paths_that_cannot_be_opened_say_why(monkeypatch):
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
     with pytest.raises(InputError, match=r"'zz://a/b.npy' cannot be opened"):
         open("zz://a/b.npy")
     with pytest.raises(InputError, match=r"there is no file 'memory://nowhere/b.npy'"):
