@@ -30,9 +30,9 @@ class Moments(Statistic):
     Notes
     -----
     Sums are float64. Products of float32 rows are made in float32 within a block and then added
-    up in float64 (on 40,000 x 768 rows: 2e-9 of the trace, 5e-8 of an eigenvalue); updates of less than 2^31
-    multiply-adds are made in float64 throughout. `resolution` is the coarser of the two that
-    went in.
+    up in float64 (on 40,000 x 768 rows: right to 2e-9 of the trace, 5e-8 of an eigenvalue);
+    updates of less than 2^31 multiply-adds are made in float64 throughout. `resolution` is the
+    coarser of the two that went in.
 
     Examples
     --------
