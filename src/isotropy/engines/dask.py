@@ -24,6 +24,11 @@ KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to t
     "MKL_NUM_THREADS": 1,
 }
 
+# A cluster closes the nanny of a worker that is not there 15 s after it was lost, even where that
+# nanny is about to start it again on a busy machine, or did so and it was lost once more; with no
+# nanny left the work waits for ever.
+LOST_WORKERS_COME_BACK = {"distributed.deploy.lost-worker-timeout": "1 day"}
+
 
 class Dask:
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
@@ -55,7 +60,9 @@ class Dask:
                 'Run: pip install "isotropy[dask]".'
             ) from None
         self.cluster = None
+        self._patience: Any = None
         if scheduler is None:
+            self._patience = dask.config.set(LOST_WORKERS_COME_BACK)
             with dask.config.set({"distributed.nanny.pre-spawn-environ": KEEP_MEMORY}):
                 self.cluster = LocalCluster(
                     n_workers=n_workers or n_threads(),
@@ -153,6 +160,7 @@ class Dask:
         self.client.close()
         if self.cluster is not None:
             self.cluster.close()
+            self._patience.__exit__(None, None, None)
 
 
 def together(*parts: Any) -> tuple[Any, ...]:
