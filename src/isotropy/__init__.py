@@ -1,5 +1,8 @@
 """isotropy: measure how evenly an embedding space is used, and repair it where it is not."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from isotropy import metrics, repairs, stats
 from isotropy._version import __version__
 from isotropy.measure import Geometry, measure
@@ -12,20 +15,56 @@ from isotropy.repairs import (
     Whiten,
     load,
 )
+from isotropy.sources import Embeddings, Encoder, KeyedVectors, embeddings
 from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
+if TYPE_CHECKING:
+    from isotropy import evidence, tasks
+    from isotropy.evidence import Advice, Comparison, ScoreCalibrator, advise, compare
+
+LATER = {  # what is loaded when it is first asked for
+    "evidence": "isotropy.evidence",
+    "tasks": "isotropy.tasks",
+    **dict.fromkeys(
+        ("Advice", "Comparison", "ScoreCalibrator", "advise", "compare"), "isotropy.evidence"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module 'isotropy' has no attribute {name!r}")
+    module = importlib.import_module(LATER[name])
+    return module if LATER[name] == f"isotropy.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LATER})
+
+
 __all__ = [
+    "Advice",
     "AllButTheTop",
     "Center",
     "ClusterRemoval",
+    "Comparison",
+    "Embeddings",
+    "Encoder",
     "Geometry",
+    "KeyedVectors",
     "ScaledCenter",
+    "ScoreCalibrator",
     "Standardize",
     "Whiten",
     "__version__",
+    "advise",
+    "compare",
+    "embeddings",
+    "evidence",
     "load",
     "measure",
     "metrics",
     "repairs",
     "stats",
+    "tasks",
 ]

@@ -237,6 +237,21 @@ def test_what_is_no_repair_is_refused(path, tmp_path):
     assert names(tmp_path) == ["x.npy"]
 
 
+def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
+    far, out = tmp_path / "far.npy", tmp_path / "fixed.npy"
+    np.save(far, np.tile(3 * X + 10, (10, 1)))
+    line = ["apply", saved, far, "--out", out, "--chunk-rows", 2000]
+    command = [sys.executable, "-m", "isotropy", *map(str, line)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.count("\n") == 1
+    start = "warning: apply: 10,000 rows are far from the fitted ones: Frechet distance "
+    assert result.stderr.startswith(start)
+    expected = "10,000 of 20,000 rows were looked at; Center should be fitted on rows like these."
+    assert result.stderr.endswith(f"{expected}\n")
+    assert len(np.load(out)) == 20_000
+
+
 @pytest.fixture
 def small_disk(tmp_path, monkeypatch):
     """A folder with room for 64 kB, or for nothing where file systems cannot be mounted."""

@@ -1,4 +1,6 @@
-"""One contract over every repair: scikit-learn's checks, files, merging, affine forms."""
+"""One contract over every repair: scikit-learn's checks, files, merging, affine forms, shifts."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -160,6 +162,40 @@ def test_parts_fitted_apart_equal_one_fit(repair, X):
     assert merged.n_samples_seen_ == streamed.n_samples_seen_ == len(X)
 
 
+def test_fitted_rows_are_near_and_moved_ones_far(repair, X):
+    same = repair.fit(X).shift(X)
+    assert same.n_samples == len(X)
+    assert same.mean_shift < 1e-9
+    assert same.frechet < 1e-9
+    assert same.outside < 0.03
+    assert not same.large
+    halves = clone(repair).fit(X[::2]).shift(X[1::2])
+    assert not halves.large
+    far = repair.shift(X + 3 * X.std(axis=0))
+    assert far.large
+    assert far.mean_shift == pytest.approx(3)
+
+
+def test_shift_survives_saving_and_merging(repair, X, tmp_path):
+    new = 1.5 * X[:100] - 1
+    expected = repair.fit(X).shift(new)
+    repair.save(tmp_path / "repair.safetensors")
+    assert isotropy.load(tmp_path / "repair.safetensors").shift(new) == expected
+    if isinstance(repair, SummedRepair):
+        merged = clone(repair).fit(X[:150]).merge(clone(repair).fit(X[150:])).shift(new)
+        streamed = clone(repair).partial_fit(X[:150]).partial_fit(X[150:]).shift(new)
+        for found in (merged, streamed):
+            assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(expected))
+
+
+def test_shift_of_another_width_is_refused(repair, X):
+    expected = f"X has 5 features, but {type(repair).__name__} is expecting 12 features"
+    with pytest.raises(ValueError, match=expected):
+        repair.fit(X).shift(X[:, :5])
+    with pytest.raises(ValueError, match="not fitted yet"):
+        clone(repair).shift(X)
+
+
 def test_normalize_gives_unit_rows(repair, X):
     norms = np.linalg.norm(repair.fit_transform(X), axis=1)
     assert np.allclose(norms, 1) == repair.normalize
@@ -209,6 +245,8 @@ def test_awkward_rows_give_finite_rows(repair, make, dtype):
     new = rows + random.standard_normal(rows.shape).astype(dtype)
     assert np.isfinite(repair.transform(rows)).all()
     assert np.isfinite(repair.transform(new)).all()
+    assert repair.shift(rows).frechet < 1e-3  # a float32 step where rows are far away
+    assert not np.isnan(dataclasses.astuple(repair.shift(new))).any()
 
 
 def test_another_width_is_refused(repair, X):

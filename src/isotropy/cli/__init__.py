@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from isotropy._version import __version__
-from isotropy.cli import demo, measure, repair
+from isotropy.cli import demo, embed, evidence, layers, measure, repair
 from isotropy.errors import IsotropyError
 
 
@@ -62,8 +62,20 @@ def main(
 
     Start with `isotropy demo`, then `isotropy measure` on a file of your own; where the verdict
     asks for it, `isotropy repair` fits a repair and `isotropy apply` treats new files with it.
+    Whether a repair helps is a question for a task: `isotropy compare` scores every one of them,
+    `isotropy advise` chooses, or says to leave the space alone.
     """
 
 
-for command in (measure.measure, repair.repair, repair.apply, demo.demo):
+for command in (
+    demo.demo,
+    measure.measure,
+    repair.repair,
+    repair.apply,
+    evidence.compare,
+    evidence.advise,
+    evidence.calibrate,
+    embed.embed,
+    layers.layers,
+):
     app.command()(command)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +26,15 @@ from isotropy.cli.common import (
     say,
     say_skipped,
 )
-from isotropy.errors import InputError
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
+from isotropy.repairs.excerpt import Excerpt
 from isotropy.repairs.files import check_target
+from isotropy.repairs.shift import shift
+from isotropy.sources import Source
+
+DIRECTIONS = 1024  # that a shift is looked for in, so that a small file does not take minutes
 
 OutOption = Annotated[
     Path | None,
@@ -149,7 +156,8 @@ def apply(
 ) -> None:
     """Treat SOURCE with a saved repair, row by row, in order.
 
-    The output takes its name only when it is whole.
+    The output takes its name only when it is whole. A warning says where a sample of SOURCE is
+    far from the rows that the repair was fitted on.
 
     Examples:
 
@@ -164,3 +172,19 @@ def apply(
         say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
         n_skipped = run.n_skipped
     say_skipped(n_skipped)
+    warn_if_far(fitted, rows)
+
+
+def warn_if_far(fitted: Repair, source: Source) -> None:
+    """Warn where a sample of the source is far from the rows that the repair was fitted on."""
+    if fitted.moments_ is None:
+        return
+    with contextlib.suppress(InputError):  # a sample of bad rows only, which were left out
+        found = shift(fitted.moments_, Excerpt(source), DIRECTIONS)
+        if found.large:
+            warnings.warn(
+                f"apply: {found}. {found.n_samples:,} of {source.n_samples:,} rows were looked "
+                f"at; {type(fitted).__name__} should be fitted on rows like these.",
+                IsotropyWarning,
+                stacklevel=2,
+            )

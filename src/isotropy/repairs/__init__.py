@@ -5,6 +5,7 @@ from isotropy.repairs.base import Repair, load
 from isotropy.repairs.center import Center
 from isotropy.repairs.cluster_removal import ClusterRemoval
 from isotropy.repairs.scaled_center import ScaledCenter
+from isotropy.repairs.shift import Shift
 from isotropy.repairs.standardize import Standardize
 from isotropy.repairs.whiten import Whiten
 
@@ -14,6 +15,7 @@ __all__ = [
     "ClusterRemoval",
     "Repair",
     "ScaledCenter",
+    "Shift",
     "Standardize",
     "Whiten",
     "load",

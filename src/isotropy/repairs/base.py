@@ -18,15 +18,17 @@ from isotropy.engines import Engine, map_rows, over_threads, reduce, using
 from isotropy.errors import InputError, NotAffineError, RepairFileError
 from isotropy.linalg import Floats
 from isotropy.repairs import files
+from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
-from isotropy.stats import Statistic
+from isotropy.stats import Moments, Statistic
 
 
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
     A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`,
-    and is found by its `name` from then on.
+    and is found by its `name` from then on. `moments_` of the rows that it was fitted on stay with
+    it, so that `shift` can tell how far others are from them.
     """
 
     name: ClassVar[str] = ""
@@ -34,6 +36,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
+    moments_: Moments | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -105,6 +108,32 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             map_rows(source, self._repaired, target(out, self._n_features_out, source, caller))
         return as_source(out, caller=caller)
 
+    def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
+        """How far the rows of X are from those that the repair was fitted on.
+
+        Parameters
+        ----------
+        X : array, tensor, path or source of shape (n_samples, n_features)
+            Read once.
+        engine : {"local", "torch", "dask"} or Engine, optional
+            Where the work runs.
+
+        Returns
+        -------
+        Shift
+        """
+        check_is_fitted(self)
+        caller = type(self).__name__
+        if self.moments_ is None:
+            raise InputError(
+                f"{caller}: shift must know the moments of the fitted rows, which this repair was "
+                "saved without. Fit it again."
+            )
+        source = as_source(X, caller=caller)
+        checks.width(source.n_features, self.n_features_in_, caller)
+        with using(engine, caller=caller):
+            return shift(self.moments_, source)
+
     def affine(self) -> tuple[Floats, Floats]:
         """(A, b) with transform(X) equal to X @ A.T + b.
 
@@ -145,7 +174,14 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         }
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {name: np.asarray(getattr(self, name)) for name in self.learned}
+        tensors = {name: np.asarray(getattr(self, name)) for name in self.learned}
+        for prefix, statistic in self._kept().items():
+            tensors |= {f"{prefix}.{name}": part for name, part in statistic.state().items()}
+        return tensors
+
+    def _kept(self) -> dict[str, Statistic]:
+        """Statistics that are saved, by name."""
+        return {} if self.moments_ is None else {"moments": self.moments_}
 
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         self.n_features_in_ = header["n_features"]
@@ -156,6 +192,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         for name in self.learned:
             value = tensors[name]
             setattr(self, name, value if value.ndim else value.item())
+        moments = _state(tensors, "moments")  # files of old have none
+        self.moments_ = Moments.from_state(moments) if moments else None
 
     @abstractmethod
     def _fit(self, source: Source) -> None:
@@ -265,11 +303,30 @@ class SummedRepair(Repair):
         source = self._source(X, sample_weight, reset=first)
         self._check_params()
         with using(None) as run:
-            (found,) = reduce(source, [self.statistic()])
+            found, moments = self._gathered(source)
             n_new = source.n_samples - run.n_skipped
         self.n_samples_seen_ = n_new + (0 if first else self.n_samples_seen_)
-        self.statistic_ = found if first else self.statistic_.merge(found)
+        if first:
+            self.statistic_, self.moments_ = found, moments
+        else:
+            self._add(found, moments)
         self._solve(self.statistic_)
+        return self
+
+    def fit_statistic(self, statistic: Moments) -> Self:
+        """Fit from moments made before, where the repair is solved from those."""
+        name = type(self).__name__
+        if not isinstance(statistic, self.statistic) or statistic.n_features is None:
+            raise InputError(
+                f"{name}: statistic must be {self.statistic.__name__} of some rows, got "
+                f"{type(statistic).__name__}."
+            )
+        self._check_params()
+        self.n_features_in_ = statistic.n_features
+        self.n_samples_seen_ = statistic.n_rows
+        self.statistic_ = statistic
+        self.moments_ = statistic if isinstance(statistic, Moments) else None
+        self._solve(statistic)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -279,29 +336,51 @@ class SummedRepair(Repair):
         check_is_fitted(other)
         if type(other) is not type(self) or other.get_params() != self.get_params():
             raise InputError(f"{name}: other must be a {name} with the same parameters.")
-        self.statistic_.merge(other.statistic_)
+        self._add(other.statistic_, other.moments_)
         self.n_samples_seen_ += other.n_samples_seen_
         self._solve(self.statistic_)
         return self
 
     def _fit(self, source: Source) -> None:
-        (self.statistic_,) = reduce(source, [self.statistic()])
+        self.statistic_, self.moments_ = self._gathered(source)
         self._solve(self.statistic_)
+
+    def _gathered(self, source: Source) -> tuple[Statistic, Moments]:
+        """The statistic and the moments of the rows: one and the same where it is those."""
+        if self.statistic is Moments:
+            (moments,) = reduce(source, [Moments()])
+            return moments, moments
+        statistics: list[Any] = [self.statistic(), Moments()]
+        found, moments = reduce(source, statistics)
+        return found, moments
+
+    def _add(self, statistic: Statistic, moments: Moments | None) -> None:
+        """Add the rows that these have seen."""
+        self.statistic_.merge(statistic)
+        if self.moments_ is None or moments is None:
+            self.moments_ = None
+        elif self.moments_ is not self.statistic_:
+            self.moments_.merge(moments)
 
     @abstractmethod
     def _solve(self, statistic: Any) -> None:
         """Learn from the statistic."""
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        state = {f"statistic.{name}": value for name, value in self.statistic_.state().items()}
-        return super()._tensors() | state
+    def _kept(self) -> dict[str, Statistic]:
+        moments = {} if self.moments_ is self.statistic_ else super()._kept()
+        return {"statistic": self.statistic_} | moments
 
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
-        prefix = "statistic."
-        self.statistic_ = self.statistic.from_state(
-            {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        )
+        self.statistic_ = self.statistic.from_state(_state(tensors, "statistic"))
+        if isinstance(self.statistic_, Moments):
+            self.moments_ = self.statistic_
+
+
+def _state(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The part of a file's tensors that is the state of one statistic."""
+    start = f"{prefix}."
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
 class InvertibleRepair(SummedRepair):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
@@ -15,7 +16,7 @@ from isotropy.repairs.base import Repair
 from isotropy.repairs.kmeans import kmeans
 from isotropy.repairs.removal import SIDES, Side, directions, n_directions, remove
 from isotropy.sources import Source
-from isotropy.stats import ClusterMoments
+from isotropy.stats import ClusterMoments, Moments
 
 
 class ClusterRemoval(Repair):
@@ -45,6 +46,8 @@ class ClusterRemoval(Repair):
     components_ : array of shape (n_clusters_, n_components, n_features)
         Removed directions; those past a cluster's `n_components_` are zero.
     n_components_ : array of shape (n_clusters_,)
+    moments_ : Moments
+        Those of all clusters together, for `shift`.
 
     Notes
     -----
@@ -87,6 +90,14 @@ class ClusterRemoval(Repair):
         """Clusters that were large enough."""
         return len(self.means_)
 
+    def with_components(self, other: ClusterRemoval) -> ClusterRemoval:
+        """These clusters, with as many of their directions removed as `other` asks for."""
+        found = copy.copy(self)
+        found.n_components = other.n_components
+        found.n_components_ = np.minimum(self.n_components_, other.n_components)
+        found.components_ = self.components_[:, : other.n_components]
+        return found
+
     def _check_params(self) -> None:
         super()._check_params()
         name = type(self).__name__
@@ -109,6 +120,7 @@ class ClusterRemoval(Repair):
         centroids = kmeans(source, n_clusters, self.random_state)
         found = large_clusters(source, centroids, n_removed + 2)
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
+        self.moments_ = together(found)
         self.cluster_centers_ = found.centroids
         self.means_ = np.stack([cluster.mean for cluster in found.clusters])
         self.n_components_ = np.array([len(part) for part in parts])
@@ -149,3 +161,11 @@ def large_clusters(source: Source, centroids: Floats, n_least: int) -> ClusterMo
         if large.all():
             return found
         centroids = centroids[large]
+
+
+def together(found: ClusterMoments) -> Moments:
+    """Moments of the rows of all clusters, about the mean of their centroids."""
+    whole = Moments(found.centroids.mean(axis=0))
+    for cluster in found.clusters:
+        whole.merge(cluster)
+    return whole

@@ -1,4 +1,4 @@
-"""One safetensors file per repair: arrays, and a JSON header with everything else."""
+"""One safetensors file per fitted thing: arrays, and a JSON header with everything else."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from isotropy._version import __version__
 from isotropy.errors import InputError, RepairFileError, reason
 
 FORMAT = 1
-KEY = "isotropy.repair"
+KEY = "isotropy.repair"  # where the header of a repair is; other kinds have their own
 
 
-def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+def write(
+    path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]], kind: str = "repair"
+) -> None:
     """Write header and tensors beside the target, then rename: whole or not at all."""
     target = Path(path)
     check_target(path)
@@ -46,7 +48,7 @@ def write(path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
     os.close(handle)
     try:
-        save_file(tensors, part, metadata={KEY: text})
+        save_file(tensors, part, metadata={f"isotropy.{kind}": text})
         os.chmod(part, 0o666 & ~_umask())
         os.replace(part, target)
     except (OSError, SafetensorError) as error:
@@ -63,21 +65,23 @@ def check_target(path: Any) -> None:
         raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
 
 
-def read(path: Any, methods: Container[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def read(
+    path: Any, methods: Container[str], kind: str = "repair"
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and tensors of a file written by `write`, or one clear line."""
     name = str(path)
     if not Path(path).is_file():
         raise RepairFileError(f"load: {name!r} must be a file, and there is none.")
     try:
         with safe_open(name, framework="numpy") as file:
-            text = (file.metadata() or {}).get(KEY)
+            text = (file.metadata() or {}).get(f"isotropy.{kind}")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise RepairFileError(
             f"load: {name!r} is damaged or not a safetensors file ({error}). Save it again."
         ) from None
     if text is None:
-        raise RepairFileError(f"load: {name!r} is a safetensors file, but holds no repair.")
+        raise RepairFileError(f"load: {name!r} is a safetensors file, but holds no {kind}.")
     try:
         header: dict[str, Any] = json.loads(text)
         version, method = header["format"], header["method"]

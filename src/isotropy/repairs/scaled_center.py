@@ -24,6 +24,8 @@ class ScaledCenter(InvertibleRepair):
         Mean m of the unit rows; zero rows have no direction and are left out of it.
     statistic_ : Directions
         What it was fitted on.
+    moments_ : Moments
+        Moments of the same rows, for `shift`.
 
     Notes
     -----

@@ -1,0 +1,91 @@
+"""isotropy embed: from a model and texts to a file of vectors."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isotropy.checks import Array
+from isotropy.cli.common import say
+from isotropy.cli.texts_options import (
+    BatchOption,
+    CacheOption,
+    LayerOption,
+    LengthOption,
+    ModelArgument,
+    ModelDeviceOption,
+    PoolOption,
+    SpecialOption,
+    TextColumnsOption,
+    TextsArgument,
+    one_layer,
+    opened_texts,
+    shown,
+)
+from isotropy.engines import map_rows
+from isotropy.errors import IsotropyWarning
+from isotropy.repairs.base import target
+from isotropy.sources.encoder import Encoder, cut_off
+from isotropy.sources.models import is_sentence_transformer
+
+WORD_FILES = (".vec", ".txt")
+
+
+def embed(
+    model: ModelArgument,
+    texts: TextsArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File for the vectors: .npy, .parquet, .safetensors or .vec; a name without "
+            "suffix is a folder of Parquet parts. Parquet keeps the texts and what stands beside "
+            "them.",
+            show_default=False,
+        ),
+    ],
+    layer: LayerOption = "-1",
+    pool: PoolOption = None,
+    special_tokens: SpecialOption = False,
+    device: ModelDeviceOption = None,
+    batch_tokens: BatchOption = None,
+    max_length: LengthOption = None,
+    column: TextColumnsOption = None,
+    cache: CacheOption = None,
+) -> None:
+    """Write the vectors of TEXTS by MODEL, in order and in bounded memory.
+
+    Examples:
+
+      isotropy embed bert-base-cased sentences.txt --out vectors.parquet
+
+      isotropy embed ./my-model pairs.tsv --column question --pool tokens --layer first-last
+      --out tokens.npy
+    """
+    number = one_layer(layer, "embed")
+    opened = opened_texts(texts, column, "embed")
+    own = "own" if is_sentence_transformer(model) else "mean"
+    encoder = Encoder(
+        model,
+        layer=number,
+        pool=pool or own,
+        special_tokens=special_tokens,
+        device=device,
+        batch_tokens=batch_tokens,
+        max_length=max_length,
+        cache=cache,
+    )
+    with warnings.catch_warnings(), shown():
+        warnings.simplefilter("ignore", IsotropyWarning)  # the number of cut texts comes below
+        source = encoder.source(opened)
+        source.text_column = "word" if out.suffix in WORD_FILES else None
+        map_rows(source, _as_they_are, target(out, source.n_features, source, "embed"))
+    if source.n_truncated:
+        typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
+    say(f"wrote {source.n_samples:,} rows of {source.n_features} to {out}")
+
+
+def _as_they_are(rows: Array) -> Array:
+    return rows

@@ -1,0 +1,232 @@
+"""isotropy layers: the geometry of every layer of a model, in one pass of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from isotropy.cli.layers_chart import check_chart, write_chart
+from isotropy.cli.measure import _finite
+from isotropy.cli.texts_options import (
+    BatchOption,
+    LengthOption,
+    ModelArgument,
+    ModelDeviceOption,
+    TextColumnsOption,
+    TextsArgument,
+    opened_texts,
+    shown,
+)
+from isotropy.errors import IsotropyWarning
+from isotropy.measure import Geometry, measure
+from isotropy.sources.encoder import Encoder, cut_off
+from isotropy.sources.progress import bar
+from isotropy.sources.sinks import open_sink
+from isotropy.sources.texts import Text, sampled
+
+KINDS = ("tokens", "cls")
+COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geometry
+    "log10 I": lambda g: g.log_partition_isotropy / math.log(10),
+    "mean cosine": lambda g: g.mean_cosine,
+    "IsoScore": lambda g: g.isoscore,
+    "effective rank": lambda g: g.effective_rank,
+    "drift": lambda g: g.mean_norm_ratio,
+    "mean norm": lambda g: g.norms["mean"],
+}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The geometries of a model's layers, of all tokens and of the first one of each text."""
+
+    model: str
+    first_token: str | None
+    n_truncated: int
+    max_length: int
+    tokens: list[Geometry]
+    cls: list[Geometry]
+
+    def title(self, kind: str) -> str:
+        """What the rows of a kind are."""
+        return "all tokens" if kind == "tokens" else self.first_token or "first token"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, by layer."""
+        pairs = zip(self.tokens, self.cls, strict=True)
+        return {
+            "model": self.model,
+            "first_token": self.first_token,
+            "n_truncated": self.n_truncated,
+            "layers": [
+                {"layer": i, "tokens": tokens.to_dict(), "cls": cls.to_dict()}
+                for i, (tokens, cls) in enumerate(pairs)
+            ],
+        }
+
+
+def layers(
+    model: ModelArgument,
+    texts: TextsArgument,
+    against: Annotated[
+        str | None, typer.Option(help="Another model, measured on the same texts beside it.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object with every metric of every layer.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for a chart of -log10 I by layer: .html, which is self-contained, or with "
+            "kaleido .svg, .png or .pdf."
+        ),
+    ] = None,
+    max_texts: Annotated[
+        int, typer.Option(help="Texts that are run; of more, a seeded sample.", min=2)
+    ] = 2000,
+    max_tokens: Annotated[
+        int, typer.Option(help="Tokens that are measured; of more, a seeded sample.", min=2)
+    ] = 50_000,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0)] = 0,
+    device: ModelDeviceOption = None,
+    batch_tokens: BatchOption = None,
+    max_length: LengthOption = None,
+    column: TextColumnsOption = None,
+) -> None:
+    """Say how evenly each layer of MODEL uses its space over TEXTS.
+
+    For all tokens but special ones, and for [CLS], or what else is the first token of a text. One
+    pass of the model; the rows are on disk until they are measured.
+
+    Examples:
+
+      isotropy layers bert-base-cased sentences.txt
+
+      isotropy layers bert-base-cased sentences.txt --against ./fine-tuned --out layers.html --json
+    """
+    if out is not None:
+        check_chart(out)
+    opened = opened_texts(texts, column, "layers")
+    picked = sampled(opened, max_texts, seed)
+    found, remarks = [], []
+    for name in (model,) if against is None else (model, against):
+        encoder = Encoder(
+            name,
+            layer="all",
+            device=device,
+            batch_tokens=batch_tokens,
+            max_length=max_length,
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", IsotropyWarning)
+            found.append(measured_layers(encoder, picked, max_tokens, seed))
+        remarks += sorted({f"{name}: {w.message}" for w in caught})
+    if out is not None:
+        write_chart(out, found)
+    if as_json:
+        given = {"n_texts": len(picked), "n_listed": opened.n_texts, "n_blank": opened.n_blank}
+        result = given | {"models": [one.to_dict() for one in found], "warnings": remarks}
+        typer.echo(json.dumps(_finite(result), allow_nan=False))
+        return
+    for one in found:
+        _print(one, len(picked), opened.n_texts)
+
+
+def measured_layers(
+    encoder: Encoder, texts: Sequence[Text], max_tokens: int = 50_000, seed: int = 0
+) -> Layers:
+    """The geometry of every layer, in one pass of the model.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        With layer="all" and pool="tokens".
+    texts : sequence of str
+    max_tokens : int
+        Tokens that are measured; of more, a seeded sample.
+    seed : int
+        Of that sample, and of those that metrics take.
+    """
+    encodings, kept = encoder.tokenized(texts)
+    chosen = _sample(kept, max_tokens, seed)
+    firsts = {encoding.ids[0] for encoding in encodings}
+    cls_id = encoder.model.tokenizer.cls_token_id
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            kind: [Path(folder) / f"{kind}-{layer}.npy" for layer in encoder.layers]
+            for kind in KINDS
+        }
+        _spill(encoder, texts, chosen, files)
+        with shown():
+            geometries = {
+                kind: [measure(path, random_state=seed) for path in files[kind]] for kind in KINDS
+            }
+    return Layers(
+        encoder.name,
+        encoder.model.tokenizer.cls_token if firsts == {cls_id} else None,
+        sum(encoding.truncated for encoding in encodings),
+        encoder.max_length,
+        **geometries,
+    )
+
+
+def _sample(kept: Sequence[NDArray[np.int64]], n_most: int, seed: int) -> list[NDArray[np.int64]]:
+    """Of the tokens of each text, those among n_most drawn from all."""
+    lengths = [len(numbers) for numbers in kept]
+    drawn = np.zeros(sum(lengths), dtype=bool)
+    random = np.random.default_rng(seed)
+    drawn[random.choice(len(drawn), min(n_most, len(drawn)), replace=False)] = True
+    parts = np.split(drawn, np.cumsum(lengths)[:-1])
+    return [numbers[part] for numbers, part in zip(kept, parts, strict=True)]
+
+
+def _spill(
+    encoder: Encoder,
+    texts: Sequence[Text],
+    chosen: Sequence[NDArray[np.int64]],
+    files: dict[str, list[Path]],
+) -> None:
+    """Write the rows of each layer to its files: of the chosen tokens, and of the first ones."""
+    with contextlib.ExitStack() as stack, bar(len(texts)) as advance:
+        sinks = {
+            kind: [
+                stack.enter_context(open_sink(path, encoder.n_features, caller="layers"))
+                for path in paths
+            ]
+            for kind, paths in files.items()
+        }
+        for batch in encoder.batches(texts):
+            for layer, (tokens, cls) in enumerate(zip(*sinks.values(), strict=True)):
+                rows = [states.layers[layer] for states in batch]
+                numbers = [chosen[states.number] for states in batch]
+                tokens.write(np.concatenate([r[n] for r, n in zip(rows, numbers, strict=True)]))
+                cls.write(np.stack([r[0] for r in rows]))
+            advance(len(batch))
+
+
+def _print(found: Layers, n_texts: int, n_listed: int) -> None:
+    of = "" if n_texts == n_listed else f" of {n_listed:,}, drawn at random"
+    typer.echo(f"{found.model}, {n_texts:,} texts{of}")
+    for kind in KINDS:
+        geometries = getattr(found, kind)
+        title = f"{found.title(kind)}: {geometries[0].n_samples:,} rows"
+        table = Table("layer", *COLUMNS, title=title, title_justify="left")
+        for layer, geometry in enumerate(geometries):
+            table.add_row(str(layer), *(f"{show(geometry):.3g}" for show in COLUMNS.values()))
+        for part in table.columns:
+            part.justify = "right"
+        Console().print(table)
+    if found.n_truncated:
+        typer.echo(cut_off(found.n_truncated, n_texts, found.max_length), err=True)

@@ -1,0 +1,137 @@
+"""How much a space changed: by its geometry as a whole, and by who is near whom."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks, linalg
+from isotropy.engines import over_threads
+from isotropy.errors import InputError
+from isotropy.linalg import Floats
+
+BLOCK_ELEMENTS = 1 << 23
+
+
+def linear_cka(X: Any, Y: Any) -> float:
+    r"""Linear centred kernel alignment of two spaces of the same rows, in [0, 1]; exact.
+
+    ||Y'X||_F^2/(||X'X||_F ||Y'Y||_F) with centred columns. 1 where one space is the other moved,
+    rotated and scaled as a whole, near 0 where they have nothing in common.
+
+    Parameters
+    ----------
+    X : array or tensor of shape (n_samples, n_features)
+    Y : array or tensor of shape (n_samples, any number of features)
+
+    Notes
+    -----
+    Section 3 of [1]. With fewer rows than features it is computed from the products of rows,
+    <XX', YY'>/(||XX'||_F ||YY'||_F), which is the same. NaN where all rows of a space are equal.
+
+    References
+    ----------
+    .. [1] Kornblith et al. 2019, Similarity of Neural Network Representations Revisited.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((100, 8))
+    >>> round(linear_cka(X, 3 * X[:, ::-1] + 1), 6)
+    1.0
+    """
+    X, Y = _paired(X, Y, "linear_cka")
+    n, width, other = len(X), X.shape[1], Y.shape[1]
+    x, y = Centred(X), Centred(Y)
+    if n * (width + other) < width**2 + other**2 + width * other:
+        own, others = (rows @ rows.T for rows in (x(0, n), y(0, n)))
+        shared = float(np.vdot(own, others))
+    else:
+        own, others = np.zeros((width, width)), np.zeros((other, other))
+        cross = np.zeros((other, width))
+        for start, rows, _ in linalg.blocks(X):
+            mine, theirs = (part(start, start + len(rows)) for part in (x, y))
+            own += mine.T @ mine
+            others += theirs.T @ theirs
+            cross += theirs.T @ mine
+        shared = float(np.vdot(cross, cross))
+    size = float(np.linalg.norm(own) * np.linalg.norm(others))
+    return min(shared / size, 1.0) if size > 0 else math.nan
+
+
+def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int = 0) -> float:
+    r"""Mean share of a row's k nearest neighbours that two spaces have in common, in [0, 1].
+
+    Neighbours are by cosine and among all other rows; in blocks, O(sample n d). Spaces that have
+    nothing in common share k/(n - 1) by chance.
+
+    Parameters
+    ----------
+    X : array or tensor of shape (n_samples, n_features)
+    Y : array or tensor of shape (n_samples, any number of features)
+    k : int
+        Neighbours looked at, fewer than there are rows.
+    sample : int
+        Rows whose neighbours are looked at, drawn at random where there are more.
+    seed : int
+        Of that draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((100, 8))
+    >>> neighbour_overlap(X, 3 * X[:, ::-1])
+    1.0
+    """
+    X, Y = _paired(X, Y, "neighbour_overlap")
+    n = len(X)
+    k = checks.integer(k, "k", "neighbour_overlap", 1, n - 1)
+    sample = checks.integer(sample, "sample", "neighbour_overlap", 1)
+    seed = checks.integer(seed, "seed", "neighbour_overlap", 0)
+    picked = np.random.default_rng(seed).choice(n, min(n, sample), replace=False)
+    units = linalg.unit_rows(X), linalg.unit_rows(Y)
+    rows = max(1, BLOCK_ELEMENTS // n)
+
+    def shared(start: int) -> int:
+        part = picked[start : start + rows]
+        mine, theirs = (_neighbours(space, part, k) for space in units)
+        return int((mine[:, :, None] == theirs[:, None, :]).sum())
+
+    return sum(over_threads(shared, range(0, len(picked), rows))) / (k * len(picked))
+
+
+def _neighbours(units: NDArray[Any], rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """The k other rows of highest cosine with each of `rows`, in no order."""
+    distances = -(units[rows] @ units.T)
+    distances[np.arange(len(rows)), rows] = np.inf
+    return np.argpartition(distances, k - 1, axis=1)[:, :k]
+
+
+class Centred:
+    """Rows less their mean, over their largest value, in float64 and a few at a time."""
+
+    def __init__(self, X: NDArray[Any]) -> None:
+        self.X = X
+        first = X[0].astype(np.float64)  # the mean of equal rows is then exactly that row
+        parts = [(rows - first).sum(axis=0) for _, rows, _ in linalg.blocks(X)]
+        self.origin: Floats = first + np.sum(parts, axis=0) / len(X)
+        self.scale = float(np.abs(X).max()) or 1.0
+
+    def __call__(self, start: int, stop: int) -> Floats:
+        rows: Floats = (self.X[start:stop] - self.origin) / self.scale
+        return rows
+
+
+def _paired(X: Any, Y: Any, caller: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    first, second = (linalg.to_numpy(linalg.native(checks.matrix(Z, caller))) for Z in (X, Y))
+    if len(first) != len(second):
+        raise InputError(
+            f"{caller}: Y must have as many rows as X, got {len(second)} and {len(first)}. Row i "
+            "of both must be of the same text."
+        )
+    for rows in (first, second):
+        checks.finite(rows, caller)
+    return first, second

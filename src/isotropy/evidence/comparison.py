@@ -1,0 +1,317 @@
+"""compare: every repair on every task, with the uncertainty of each difference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isotropy import checks
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.evidence.advice import percent
+from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
+from isotropy.evidence.change import linear_cka, neighbour_overlap
+from isotropy.evidence.significance import holm, interval, p_value
+from isotropy.evidence.trials import TRANSDUCTIVE, Bench, Plan, Trial, Watch, sampled
+from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
+from isotropy.repairs import Center
+from isotropy.sources.texts import Text
+from isotropy.tasks import Task
+
+N_NEIGHBOURS = 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one repair does on one task; fractions.
+
+    Attributes
+    ----------
+    score, difference : float
+        The score, and how much more it is than without repair.
+    interval : (float, float)
+        95 % interval of the difference, by paired bootstrap.
+    p, p_holm : float
+        Two-sided, by paired permutation, and adjusted for the number of repairs.
+    isotropy : dict
+        isoscore, mean_cosine and log10_partition_isotropy of the evaluated rows after the repair.
+    cka, neighbour_overlap : float
+        How much of the space is as before.
+    shift : str
+        How far the evaluated rows are from the fitted ones, where that is far.
+    """
+
+    task: str
+    metric: str
+    candidate: Candidate
+    score: float
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    p_holm: float
+    metrics: dict[str, float]
+    isotropy: dict[str, float]
+    cka: float
+    neighbour_overlap: float
+    n_items: int
+    n_seeds: int
+    fitted_on: str
+    seconds: float
+    shift: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "metric": self.metric,
+            "repair": str(self.candidate),
+            **self.candidate.to_dict(),
+            "score": percent(self.score),
+            "difference": percent(self.difference),
+            "interval": [percent(end) for end in self.interval],
+            "p": self.p,
+            "p_holm": self.p_holm,
+            "metrics": {name: percent(value) for name, value in self.metrics.items()},
+            "isotropy": self.isotropy,
+            "cka": self.cka,
+            "neighbour_overlap": self.neighbour_overlap,
+            "n_items": self.n_items,
+            "n_seeds": self.n_seeds,
+            "fitted_on": self.fitted_on,
+            "shift": self.shift,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results of every repair on every task, none first."""
+
+    results: list[Result]
+    transductive: bool
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, scores times 100; what `isotropy compare --json` prints."""
+        return {
+            "transductive": self.transductive,
+            "notes": self.notes,
+            "results": [result.to_dict() for result in self.results],
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for task in dict.fromkeys(result.task for result in self.results):
+            part = [result for result in self.results if result.task == task]
+            how = ", TRANSDUCTIVE" if self.transductive else ""
+            lines.append(f"{task}: {part[0].metric}, {part[0].n_items:,} items{how}")
+            lines += [f"  {_line(result)}" for result in part]
+        return "\n".join([*lines, *self.notes])
+
+
+def _line(result: Result) -> str:
+    head = f"{result.candidate!s:<58} {100 * result.score:6.1f}"
+    if result.candidate.method == NONE:
+        return head
+    low, high = (100 * end for end in result.interval)
+    return (
+        f"{head}  {100 * result.difference:+5.1f} [{low:+.1f}, {high:+.1f}]  p {result.p_holm:.4f}"
+    )
+
+
+def compare(
+    vectors: Any,
+    tasks: Task | Sequence[Task],
+    repairs: Sequence[Any] | None = None,
+    *,
+    fit_on: Sequence[Text] | None = None,
+    transductive: bool = False,
+    part: str | None = None,
+    seeds: int = 5,
+    n_folds: int = 5,
+    max_items: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Every repair on every task: score, difference from none, interval, p-value, what changed.
+
+    Parameters
+    ----------
+    vectors : Encoder, array of shape (len(task.texts), n_features), or anything with `encode`
+    tasks : Task or sequence of Task
+    repairs : sequence, optional
+        Names ("center", "token/all-but-the-top:n_components=3"), repairs or candidates; by default
+        every repair with its own defaults. On tokens where the level is not said, as the papers do.
+    fit_on : list of texts, optional
+        What repairs are fitted on, without the evaluated sentences. By default the corpus of a
+        search, the training part, or in an undivided task the other folds.
+    transductive : bool
+        Fit on the evaluated text itself, as the papers did; the results are labelled so.
+    part : {"train", "dev", "test", "all"}, optional
+        What is evaluated: by default dev, then test, then everything in folds.
+    seeds : int
+        Fits of repairs that depend on a seed; their scores are averaged.
+    n_folds, max_items, seed : int
+        Folds of an undivided task, items of the training part that a head is trained on at most,
+        and the seed of all drawing.
+
+    Returns
+    -------
+    Comparison
+    """
+    checks.integer(seeds, "seeds", "compare", 1)
+    checks.integer(n_folds, "n_folds", "compare", 2)
+    results: list[Result] = []
+    notes: list[str] = []
+    for whole in [tasks] if isinstance(tasks, Task) else tasks:
+        task = needed(whole, part, transductive or fit_on is not None, max_items, seed)
+        bench = Bench(vectors, task, (), fit_on, "compare")
+        levels = bench.space.levels
+        wanted = defaults(levels) if repairs is None else [parsed(r, levels) for r in repairs]
+        bench.candidates = [c for c in wanted if c.method != NONE]
+        plan = planned(bench, part, transductive, n_folds, max_items, seed)
+        if plan.n_removed:
+            notes.append(
+                f"{task.name}: {plan.n_removed:,} evaluated sentences were removed from the text "
+                "that repairs are fitted on."
+            )
+        results += on_task(bench, plan, seeds, seed)
+    return Comparison(results, transductive, notes)
+
+
+def evaluated_part(task: Task, part: str | None) -> str:
+    """The part that is evaluated."""
+    chosen = part or next(p for p in ("dev", "test", "all", "train") if p in task.parts)
+    if chosen != "all" and chosen not in task.parts:
+        raise InputError(
+            f"compare: part must be one of {', '.join(task.parts)} of {task.name!r}, got "
+            f"{chosen!r}."
+        )
+    return chosen
+
+
+def needed(task: Task, part: str | None, fitted_apart: bool, max_items: int, seed: int) -> Task:
+    """The task with the items that are evaluated, fitted on or learned from, and no others."""
+    chosen = evaluated_part(task, part)
+    if chosen == "all":
+        return task
+    items = task.parts[chosen]
+    train = task.parts.get("train", items)
+    if fitted_apart:
+        train = sampled(train, max_items, seed) if task.supervised else items
+    used = np.union1d(items, train)
+    return task if len(used) == task.n_items else task.subset(used)
+
+
+def planned(
+    bench: Bench, part: str | None, transductive: bool, n_folds: int, max_items: int, seed: int
+) -> Plan:
+    """What is evaluated, and what repairs are fitted on."""
+    task = bench.task
+    chosen = evaluated_part(task, part)
+    everything = np.sort(np.concatenate(list(task.parts.values())))
+    items = everything if chosen == "all" else task.parts[chosen]
+    known = np.empty(0, dtype=np.int64)
+    if chosen != "all" and "train" in task.parts and chosen != "train":
+        known = task.parts["train"]
+    learned = sampled(known, max_items, seed)
+    if transductive:
+        trial = bench.evaluated(items).trials[0]
+        if task.supervised and not len(learned):
+            raise InputError(
+                f"compare: {task.name!r} must have a training part to evaluate it transductively."
+            )
+        return Plan([Trial(items, learned, trial.fits)], TRANSDUCTIVE)
+    if len(known):
+        plan = bench.held_out(items, known)
+        trial = plan.trials[0]
+        return Plan([Trial(items, learned, trial.fits)], plan.fitted_on, plan.n_removed)
+    if bench.fit_on is not None and not task.supervised:
+        return bench.held_out(items, items)
+    return bench.across(items, n_folds, seed)
+
+
+def on_task(bench: Bench, plan: Plan, seeds: int, seed: int) -> list[Result]:
+    """The results of none and of every candidate, adjusted for their number."""
+    none = Candidate(NONE)
+    watch = Watch()
+    baseline = bench.outcomes(none, plan)
+    n_items = sum(len(trial.items) for trial in plan.trials)
+    first = plan.trials[0]
+    before = geometry(bench.rows_before_and_after(none, first)[0])
+    score = float(np.mean([o.value for o in baseline]))
+    shared: dict[str, Any] = {
+        "task": bench.task.name,
+        "metric": bench.task.metric,
+        "n_items": n_items,
+        "fitted_on": plan.fitted_on,
+    }
+    results = [
+        Result(
+            candidate=none, score=score, difference=0.0, interval=(0.0, 0.0), p=1.0, p_holm=1.0,
+            metrics=secondary(baseline), isotropy=before, cka=1.0, neighbour_overlap=1.0,
+            n_seeds=1, seconds=watch.seconds, **shared,
+        )
+    ]  # fmt: skip
+    found = []
+    far = {level: "" if plan.fitted_on == TRANSDUCTIVE else shifted(bench, level, first)
+           for level in {candidate.level for candidate in bench.candidates}}  # fmt: skip
+    for candidate in bench.candidates:
+        watch = Watch()
+        outcomes = bench.outcomes(candidate, plan, seeds)
+        folds = bench.folds(plan, outcomes, baseline)
+        rows, repaired = bench.rows_before_and_after(candidate, first)
+        found.append(
+            shared
+            | {
+                "candidate": candidate,
+                "score": float(np.mean([o.value for o in outcomes])),
+                "difference": float(np.mean([fold.difference for fold in folds])),
+                "interval": interval(folds, seed=seed),
+                "p": p_value(folds, seed=seed),
+                "metrics": secondary(outcomes),
+                "isotropy": geometry(repaired),
+                "cka": linear_cka(rows, repaired),
+                "neighbour_overlap": neighbour_overlap(rows, repaired, k=N_NEIGHBOURS),
+                "n_seeds": seeds if candidate.seeded else 1,
+                "shift": far[candidate.level],
+                "seconds": watch.seconds,
+            }
+        )
+    adjusted = holm([result["p"] for result in found])
+    return results + [Result(p_holm=float(p), **r) for p, r in zip(adjusted, found, strict=True)]
+
+
+def secondary(outcomes: Sequence[Any]) -> dict[str, float]:
+    """Means of the secondary figures."""
+    return {
+        name: float(np.mean([outcome.metrics[name] for outcome in outcomes]))
+        for name in outcomes[0].metrics
+    }
+
+
+def geometry(rows: Any) -> dict[str, float]:
+    """The three figures of isotropy that tell most, of some rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IsotropyWarning)
+        return {
+            "isoscore": float(isoscore(rows)),
+            "mean_cosine": float(mean_cosine(rows)),
+            "log10_partition_isotropy": float(partition_isotropy(rows, log=True)) / np.log(10),
+        }
+
+
+def shifted(bench: Bench, level: str, trial: Trial) -> str:
+    """In words, how far the evaluated rows are from the fitted ones, where that is far."""
+    texts = bench.task.texts_of(trial.items)
+    center = Center().fit_statistic(trial.fits.moments(level))
+    found = center.shift(bench.space.rows(level, texts))
+    if not found.large:
+        return ""
+    warnings.warn(
+        f"compare: {bench.task.name!r} is far from what repairs were fitted on. {found}.",
+        IsotropyWarning,
+        stacklevel=4,
+    )
+    return str(found)

@@ -1,0 +1,133 @@
+"""Token rows that are kept in a folder, so that no text is run through a model twice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import InputError, reason
+from isotropy.sources.models import Encoding, Rows
+
+
+class Cache:
+    """All tokens' rows of texts, by a checksum of each text, for one model and layer.
+
+    Each `add` writes one shard: its rows, and an index of them. A shard is there when its index
+    is, which is written last and takes its name when it is whole; one that is damaged is as good
+    as not there. Safe to use from several threads, and several processes.
+
+    Parameters
+    ----------
+    folder : path
+        Made where it is missing.
+    identity : dict
+        Plain values that tell the rows from those of other models and settings.
+    """
+
+    def __init__(self, folder: Any, identity: dict[str, Any]) -> None:
+        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+        self.folder = Path(os.fspath(folder)) / key
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "identity.json").write_text(json.dumps(identity, indent=1))
+        self._load()
+
+    def _load(self) -> None:
+        self._lock = threading.Lock()
+        self._where: dict[bytes, tuple[int, int]] = {}
+        self._shards: list[tuple[Rows, dict[str, NDArray[Any]]]] = []
+        for path in sorted(self.folder.glob("*.npz")):
+            self._open(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.folder = state["folder"]
+        self._load()
+
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """The distinct texts that are not there yet."""
+        return [text for text in dict.fromkeys(texts) if checksum(text) not in self._where]
+
+    def add(
+        self, texts: Sequence[str], encodings: Sequence[Encoding], rows: Sequence[Rows]
+    ) -> None:
+        """Keep the rows of all tokens of these texts."""
+        keys = b"".join(map(checksum, texts))
+        path = self.folder / hashlib.sha256(keys).hexdigest()[:24]
+        index = {
+            "keys": np.frombuffer(keys, np.uint8).reshape(-1, 16),
+            "starts": np.cumsum([0] + [len(e) for e in encodings]),
+            "special": np.concatenate([e.special for e in encodings]),
+            "offsets": np.concatenate([e.offsets for e in encodings]).astype(np.int32),
+            "ids": np.concatenate([np.asarray(e.ids, np.int32) for e in encodings]),
+            "truncated": np.array([e.truncated for e in encodings]),
+        }
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        with self._writing():
+            try:
+                with open(temporary, "wb") as file:
+                    np.save(file, np.concatenate(rows))
+                os.replace(temporary, path.with_suffix(".npy"))
+                with open(temporary, "wb") as file:
+                    np.savez(file, allow_pickle=False, **index)
+                os.replace(temporary, path.with_suffix(".npz"))
+            finally:
+                temporary.unlink(missing_ok=True)
+        self._open(path.with_suffix(".npz"))
+
+    def get(self, text: str) -> tuple[Encoding, Rows]:
+        """The tokens of a text that is there, and their rows."""
+        shard, i = self._where[checksum(text)]
+        rows, index = self._shards[shard]
+        part = slice(int(index["starts"][i]), int(index["starts"][i + 1]))
+        encoding = Encoding(
+            index["ids"][part].tolist(),
+            index["special"][part],
+            index["offsets"][part],
+            bool(index["truncated"][i]),
+        )
+        return encoding, rows[part]
+
+    def _open(self, path: Path) -> None:
+        try:
+            with np.load(path) as file:
+                index = {name: file[name] for name in file.files}
+            rows = np.load(path.with_suffix(".npy"), mmap_mode="r")
+            n_rows = int(index["starts"][-1])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return
+        if any(len(part) != n_rows for part in (rows, index["ids"])):
+            return
+        with self._lock:
+            self._shards.append((rows, index))
+            number = len(self._shards) - 1
+            for i, key in enumerate(index["keys"]):
+                self._where[key.tobytes()] = (number, i)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Says in one line why the folder cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"Encoder: cache {str(self.folder.parent)!r} must be a folder that can be written "
+                f"({reason(error)})."
+            ) from None
+
+
+def checksum(text: str) -> bytes:
+    """Sixteen bytes that stand for a text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,129 @@
+"""Vectors that are looked up by their word or text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import InputError
+from isotropy.sources.arrays import ArraySource
+from isotropy.sources.files import listed
+from isotropy.sources.opening import open_source
+from isotropy.sources.texts import Text
+
+KEYS = ("word", "text", "sentence", "token", "question")
+
+
+class KeyedVectors(ArraySource):
+    """Rows that are looked up by key, which makes them an encoder of the texts they are for.
+
+    Parameters
+    ----------
+    vectors : array of shape (n_samples, n_features)
+    keys : sequence of str, or mapping of str to int
+        The word or text of each row, or the row of each; of a key that returns, the first row.
+    caller : str
+        Name that error messages begin with.
+
+    Attributes
+    ----------
+    vectors : array of shape (n_samples, n_features)
+    words : mapping of str to int
+        The row of each key.
+
+    Examples
+    --------
+    >>> vectors = KeyedVectors(np.eye(3), ["sun", "moon", "tax"])
+    >>> "moon" in vectors, vectors.encode(["tax", "sun"]).tolist()
+    (True, [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    """
+
+    words: Mapping[Any, int]
+
+    def __init__(
+        self,
+        vectors: Any,
+        keys: Sequence[Text] | Mapping[Any, int],
+        caller: str = "KeyedVectors",
+    ) -> None:
+        super().__init__(vectors, caller=caller)
+        if not isinstance(keys, Mapping):
+            if len(keys) != self.n_samples:
+                raise InputError(
+                    f"{caller}: keys must be as many as the {self.n_samples:,} vectors, got "
+                    f"{len(keys):,}. Give one a row."
+                )
+            last_first = zip(reversed(keys), reversed(range(len(keys))), strict=True)
+            keys = dict(last_first)
+        self.words = keys
+
+    @classmethod
+    def load(cls, path: Any, key: str | None = None, column: str | None = None) -> Self:
+        """The vectors of a file that has their words or texts beside them.
+
+        Parameters
+        ----------
+        path : path
+            Anything that `isotropy.open` takes and that has columns: .parquet, .jsonl, .csv,
+            word2vec's .txt, .vec and .bin; or a folder of vectors.npy and words.txt.
+        key : str, optional
+            Column with the words or texts; by default word, text, sentence, token, question, or
+            the only column of strings.
+        column : str, optional
+            Column with the vectors, where there are more.
+        """
+        folder = Path(os.fspath(path))
+        if (folder / "words.txt").is_file() and (folder / "vectors.npy").is_file():
+            words = (folder / "words.txt").read_text("utf-8").rstrip("\n").split("\n")
+            return cls(np.load(folder / "vectors.npy"), words)
+        source = open_source(path, column=column, caller="KeyedVectors")
+        batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+        tables: list[Any] = [batch.carried for batch in batches]
+        name = _key_column(tables[0], key, str(path))
+        keys = [word for table in tables for word in table.column(name).to_pylist()]
+        return cls(np.concatenate([batch.rows for batch in batches]), keys)
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        found: NDArray[Any] = self.X
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.words
+
+    def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
+        """The row of each text, which must be among the keys."""
+        found = [self.words.get(text) for text in texts]
+        unknown = [text for text, row in zip(texts, found, strict=True) if row is None]
+        if unknown:
+            raise InputError(
+                f"{self.caller}: texts must be among the keys, got {len(unknown):,} that are not: "
+                f"{listed(unknown, 3)}. Leave them out."
+            )
+        rows: NDArray[Any] = self.vectors[np.array(found, dtype=np.int64)]
+        return rows
+
+    def with_repair(self, repair: Any) -> KeyedVectors:
+        """The same keys with repaired vectors."""
+        return KeyedVectors(repair.transform(self.vectors), self.words, self.caller)
+
+
+def _key_column(table: Any, asked: str | None, path: str) -> str:
+    names = [] if table is None else table.column_names
+    texts = [name for name in names if str(table.schema.field(name).type).endswith("string")]
+    if asked is not None:
+        found = [asked] if asked in names else []
+    else:
+        found = [name for name in KEYS if name in texts][:1] or texts
+    if len(found) != 1:
+        there = f"got {', '.join(names)}" if names else "got none beside the vectors"
+        raise InputError(
+            f"KeyedVectors: {path!r} must have the column {asked or 'word or text'}, {there}. Name "
+            "the one with the words or texts."
+        )
+    return found[0]

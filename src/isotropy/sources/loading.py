@@ -1,0 +1,100 @@
+"""Where models are, and how they are loaded: quietly, or with one line that says what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isotropy.errors import InputError, IsotropyError, MissingExtraError, reason
+
+
+def extra(caller: str) -> tuple[Any, Any]:
+    """The torch and transformers modules, or the line that says how to get them."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{caller} needs {error.name}, which is not installed. "
+            'Run: pip install "isotropy[models]".'
+        ) from None
+    return torch, transformers
+
+
+def is_sentence_transformer(name_or_path: Any) -> bool:
+    """Whether a local folder has the layout of a sentence-transformers model."""
+    return (Path(os.fspath(name_or_path)) / "modules.json").is_file()
+
+
+def is_model(name_or_path: Any) -> bool:
+    """Whether a local path holds a model, rather than vectors."""
+    path = Path(os.fspath(name_or_path))
+    found = path.suffix == ".gguf" or (path / "config.json").is_file()
+    return found or is_sentence_transformer(path)
+
+
+def place(name: str) -> tuple[str, dict[str, Any]]:
+    """What from_pretrained takes for a name, a folder or a file."""
+    path = Path(name)
+    if path.suffix == ".gguf":
+        return str(path.parent), {"gguf_file": path.name}
+    if is_sentence_transformer(path):
+        modules = json.loads((path / "modules.json").read_text("utf-8"))
+        return str(path / modules[0]["path"]), {}
+    return name, {}
+
+
+@contextlib.contextmanager
+def loading(name: str, caller: str) -> Iterator[None]:
+    """Loads without the bars and notes of the libraries below, and with one line on failure."""
+    _, transformers = extra(caller)
+    notes = transformers.utils.logging
+    level, bars, disabled = (
+        notes.get_verbosity(),
+        notes.is_progress_bar_enabled(),
+        logging.root.manager.disable,
+    )
+    notes.set_verbosity_error()
+    notes.disable_progress_bar()
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    except IsotropyError:
+        raise
+    except Exception as error:  # of many kinds, by library and by what is wrong
+        raise InputError(_complaint(caller, name, error)) from None
+    finally:
+        logging.disable(disabled)
+        notes.set_verbosity(level)
+        if bars:
+            notes.enable_progress_bar()
+
+
+def _complaint(caller: str, name: str, error: Exception) -> str:
+    path = Path(name)
+    if path.suffix == ".gguf" and not path.is_file():
+        return f"{caller}: there is no file {name!r}. Check the path."
+    if path.is_dir() and not is_model(path):
+        return (
+            f"{caller}: the folder {name!r} holds no model: there is no config.json in it. "
+            "Give the folder that save_pretrained wrote."
+        )
+    if path.is_file() and path.suffix != ".gguf":
+        return f"{caller}: {name!r} must be a model's folder or a .gguf file, got another file."
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
+        return f"{caller}: there is no folder {name!r}. Check the path."
+    return (
+        f"{caller}: {name!r} must be a model that transformers can load ({first_line(error)}). "
+        "Check the name or the folder."
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what went wrong."""
+    lines = reason(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")

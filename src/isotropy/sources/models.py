@@ -1,0 +1,192 @@
+"""Pretrained models of transformers and sentence-transformers: tokens and hidden states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.sources.loading import (
+    extra,
+    first_line,
+    is_model,
+    is_sentence_transformer,
+    loading,
+    place,
+)
+
+__all__ = ["Encoding", "Model", "Rows", "is_model", "is_sentence_transformer"]
+
+Rows = NDArray[np.float32]
+NO_LIMIT = 1 << 20  # tokenizers without a limit give 1e30
+COUNTED_FROM_PADDING = {  # kinds of model whose positions begin after that of the padding
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+    "longformer",
+    "roberta-prelayernorm",
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of one text, as the model takes them, with the characters of each."""
+
+    ids: list[int]
+    special: NDArray[np.bool_]
+    offsets: NDArray[np.int64]
+    truncated: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Model:
+    """A model that gives hidden states, and its tokenizer; safe to use from several threads.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        Name on the model hub, a local folder, or a .gguf file.
+    device : str, optional
+        Torch device; by default "cuda" where there is one.
+    caller : str
+        Name that error messages begin with.
+    """
+
+    def __init__(
+        self, name_or_path: Any, device: str | None = None, caller: str = "Encoder"
+    ) -> None:
+        self.name, self.caller = os.fspath(name_or_path), caller
+        torch, transformers = extra(caller)
+        where, options = place(self.name)
+        with loading(self.name, caller):
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+            found, notes = transformers.AutoModel.from_pretrained(
+                where, dtype=torch.float32, output_loading_info=True, **options
+            )
+        config = found.config
+        network = found.get_encoder() if config.is_encoder_decoder else found
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            self.network = network.to(device).eval()
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"{caller}: device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
+            ) from None
+        self._made_up = set(notes["missing_keys"])
+        self._say_made_up()
+        self.torch, self.device = torch, torch.device(device)
+        self.n_features = int(getattr(config, "hidden_size", None) or config.d_model)
+        self.n_layers = int(getattr(config, "num_hidden_layers", None) or config.num_layers)
+        self.max_length = min(self._limits(config, Path(where)))
+        self._tokenizing, self._running = threading.Lock(), threading.Lock()
+
+    def _limits(self, config: Any, folder: Path) -> Iterator[int]:
+        yield int(min(self.tokenizer.model_max_length, NO_LIMIT))
+        settings = folder / "sentence_bert_config.json"
+        if settings.is_file():
+            yield json.loads(settings.read_text("utf-8")).get("max_seq_length") or NO_LIMIT
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions:
+            skipped = config.model_type in COUNTED_FROM_PADDING
+            yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
+
+    def _say_made_up(self) -> None:
+        needless = ("pooler.", "decoder.")  # for hidden states of encoders
+        missing = sorted(key for key in self._made_up if not key.startswith(needless))
+        if missing:
+            warnings.warn(
+                f"{self.caller}: {len(missing)} weights of {self.name!r} are in none of its files, "
+                f"and random, such as {missing[0]}.",
+                IsotropyWarning,
+                stacklevel=4,
+            )
+
+    def fingerprint(self) -> str:
+        """A checksum of the weights, by a sample of each tensor.
+
+        Those that no file has, such as a pooler that hidden states do without, are different each
+        time, and left out.
+        """
+        digest = hashlib.sha256(type(self.network).__name__.encode())
+        for name, weight in sorted(self.network.state_dict().items()):
+            if name in self._made_up:
+                continue
+            flat = weight.detach().flatten()
+            picked = flat[:: max(1, flat.numel() // 64)][:64]
+            digest.update(name.encode() + picked.float().cpu().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def encodings(self, texts: Sequence[str], max_length: int) -> list[Encoding]:
+        """The tokens of every text, cut at max_length."""
+        found = self._tokenized(texts)
+        long = [i for i, encoding in enumerate(found) if len(encoding) > max_length]
+        if long:
+            cut = self._tokenized([texts[i] for i in long], max_length)
+            for i, encoding in zip(long, cut, strict=True):
+                found[i] = encoding
+        return found
+
+    def _tokenized(self, texts: Sequence[str], max_length: int | None = None) -> list[Encoding]:
+        fast = self.tokenizer.is_fast
+        with self._tokenizing:  # truncation is a state of the tokenizer
+            found = self.tokenizer(
+                list(texts),
+                truncation=max_length is not None,
+                max_length=max_length,
+                return_special_tokens_mask=True,
+                return_attention_mask=False,
+                return_offsets_mapping=fast,
+                verbose=False,
+            )
+        offsets = found["offset_mapping"] if fast else [[(0, 0)] * len(i) for i in found.input_ids]
+        return [
+            Encoding(
+                ids,
+                np.array(special, dtype=bool),
+                np.array(places, dtype=np.int64).reshape(-1, 2),
+                max_length is not None,
+            )
+            for ids, special, places in zip(
+                found["input_ids"], found["special_tokens_mask"], offsets, strict=True
+            )
+        ]
+
+    def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
+        """For each text, the hidden states of each layer: arrays of shape (n_tokens, d)."""
+        lengths = [len(encoding) for encoding in encodings]
+        ids = np.full((len(lengths), max(lengths)), self.tokenizer.pad_token_id or 0)
+        mask = np.zeros_like(ids)
+        for row, encoding in enumerate(encodings):
+            ids[row, : lengths[row]] = encoding.ids
+            mask[row, : lengths[row]] = 1
+        arrays = self._states(ids, mask, layers)
+        return [[array[row, :n] for array in arrays] for row, n in enumerate(lengths)]
+
+    def _states(self, ids: NDArray[Any], mask: NDArray[Any], layers: Sequence[int]) -> list[Rows]:
+        torch = self.torch
+        last_only = list(layers) == [self.n_layers]
+        with self._running, torch.inference_mode():
+            found = self.network(
+                input_ids=torch.from_numpy(ids).to(self.device),
+                attention_mask=torch.from_numpy(mask).to(self.device),
+                output_hidden_states=not last_only,
+            )
+            states = (
+                [found.last_hidden_state]
+                if last_only
+                else [found.hidden_states[layer] for layer in layers]
+            )
+            return [state.float().cpu().numpy() for state in states]

@@ -1,0 +1,38 @@
+"""Tasks: what vectors are good for, as scores whose differences can be tested."""
+
+from isotropy.tasks.base import Task, open_task
+from isotropy.tasks.classification import MLP, Classification, Logistic
+from isotropy.tasks.clustering import Clustering
+from isotropy.tasks.outcomes import (
+    Correlation,
+    Decisions,
+    Mean,
+    Outcome,
+    Precision,
+    VMeasure,
+)
+from isotropy.tasks.pair_classification import PairClassification
+from isotropy.tasks.retrieval import Retrieval
+from isotropy.tasks.sts import STS
+from isotropy.tasks.word_in_context import WordInContext
+from isotropy.tasks.word_similarity import WordSimilarity
+
+__all__ = [
+    "MLP",
+    "STS",
+    "Classification",
+    "Clustering",
+    "Correlation",
+    "Decisions",
+    "Logistic",
+    "Mean",
+    "Outcome",
+    "PairClassification",
+    "Precision",
+    "Retrieval",
+    "Task",
+    "VMeasure",
+    "WordInContext",
+    "WordSimilarity",
+    "open_task",
+]

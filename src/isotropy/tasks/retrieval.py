@@ -1,0 +1,257 @@
+"""Retrieval: are the documents that answer a query nearest to it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from isotropy import linalg
+from isotropy.errors import InputError
+from isotropy.linalg import Floats
+from isotropy.sources.texts import Text
+from isotropy.tasks import reading
+from isotropy.tasks.base import Integers, Task
+from isotropy.tasks.files import stem
+from isotropy.tasks.outcomes import Mean
+from isotropy.tasks.reading import Table
+
+CUT = 10
+DEEP = 100
+QUERIES_AT_ONCE = 1024
+DOCUMENTS_AT_ONCE = 4096
+
+
+class Retrieval(Task):
+    """nDCG@10 of documents ranked by their cosine with a query, exactly, over all documents.
+
+    Along in the outcome's `metrics` come recall@10, recall@100 and mrr@10. Equal cosines keep the
+    order of the documents.
+
+    Parameters
+    ----------
+    queries : sequence of str
+    documents : sequence of str
+    judgements : iterable of (query, document, relevance)
+        Numbers of a query and a document, and how relevant it is: above zero it is, and the more
+        the better. What is not judged is not relevant.
+    part, name
+        As of every task; the items are the queries.
+
+    Notes
+    -----
+    DCG sums relevance/log2(1 + rank), as trec_eval and BEIR do. Queries without a relevant document
+    are left out, and counted in `n_unlabelled`.
+
+    Examples
+    --------
+    >>> task = Retrieval(["pets?", "cars?"], ["a cat", "a van"], [(0, 0, 1), (1, 1, 1)])
+    >>> task.texts
+    ['pets?', 'cars?', 'a cat', 'a van']
+    >>> task.score([[1, 0], [0, 1], [1, 0.1], [1, 0.2]]).value
+    1.0
+    """
+
+    kind = "retrieval"
+    metric = "ndcg@10"
+    widths = (1,)
+    per_item = ("relevance",)
+
+    def __init__(
+        self,
+        queries: Sequence[Text],
+        documents: Sequence[Text],
+        judgements: Iterable[tuple[int, int, float]],
+        part: Sequence[str] | None = None,
+        name: str = "retrieval",
+    ) -> None:
+        relevance = self._relevance(judgements, len(queries), len(documents), name)
+        kept = np.flatnonzero(np.diff(relevance.indptr)).tolist()
+        for number, document in enumerate(documents):
+            self._expect_text([document], f"document {number}")
+        self.corpus = list(documents)
+        if part is not None and len(part) != len(queries):
+            raise InputError(
+                f"{self._caller}: part must have an entry for each of the {len(queries)} queries, "
+                f"got {len(part)}."
+            )
+        parts = None if part is None else [part[i] for i in kept]
+        super().__init__([(queries[i],) for i in kept], parts, name)
+        self.relevance = relevance[kept]
+        self.n_unlabelled = len(queries) - len(kept)
+
+    def _relevance(
+        self,
+        judgements: Iterable[tuple[int, int, float]],
+        n_queries: int,
+        n_documents: int,
+        name: str,
+    ) -> Any:
+        found = {(query, document): gain for query, document, gain in judgements if gain > 0}
+        if not found:
+            raise InputError(
+                f"{self._caller}: {name!r} must have a relevant document for some query, got none. "
+                "Check that the judgements use the same numbers as queries and documents."
+            )
+        rows, columns = np.array(list(found)).T
+        n_seen = rows.max() + 1, columns.max() + 1
+        if min(rows.min(), columns.min()) < 0 or n_seen[0] > n_queries or n_seen[1] > n_documents:
+            raise InputError(
+                f"{self._caller}: judgements must be of the {n_queries} queries and {n_documents} "
+                f"documents, got the numbers {rows.max()} and {columns.max()}."
+            )
+        gains = np.array(list(found.values()), dtype=np.float64)
+        return csr_array((gains, (rows, columns)), shape=(n_queries, n_documents))
+
+    @classmethod
+    def read(cls, source: str | os.PathLike[str], *, name: str | None = None) -> Self:
+        """The search in a folder of corpus, queries and qrels, or in such a data set of the hub.
+
+        Corpus and queries have the columns _id and text, the corpus perhaps a title; qrels, which
+        may be a folder with a file for each part, query-id, corpus-id and score. A title stands
+        before its text unless the text begins with it. Documents without text are left out.
+        """
+        caller = cls.__name__
+        corpus, queries, qrels = _tables(source, caller)
+        documents = {key: text for key, text in _documents(corpus) if text}
+        numbers = {key: number for number, key in enumerate(documents)}
+        texts = queries.texts(*queries.choose(("text",)))
+        asked = dict(zip(_ids(queries), (text for (text,) in texts), strict=True))
+        columns = (qrels.columns[c] for c in qrels.choose(("query-id", "corpus-id")))
+        scores = qrels.numbers(*qrels.choose(("score",)))
+        items: dict[tuple[str, str], int] = {}
+        judgements = []
+        for part, query, document, score in zip(qrels.parts, *columns, scores, strict=True):
+            if str(query) in asked and str(document) in numbers:
+                item = items.setdefault((part, str(query)), len(items))
+                judgements.append((item, numbers[str(document)], score))
+        task = cls(
+            [asked[query] for _, query in items],
+            list(documents.values()),
+            judgements,
+            [part for part, _ in items],
+            name or corpus.name,
+        )
+        task.n_unlabelled = len(asked) - len({query for _, query in items}) + task.n_unlabelled
+        return task
+
+    def _arrange(self, items: Sequence[tuple[Text, ...]]) -> None:
+        super()._arrange(items)
+        numbers = {text: number for number, text in enumerate(self.texts)}
+        self.documents: Integers = np.array([numbers[text] for text in self.corpus])
+
+    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
+        blocks = np.array_split(items, -(-len(items) // QUERIES_AT_ONCE))
+        ranked = np.concatenate([self._ranked(X, block) for block in blocks])
+        relevance = self.relevance[items]
+        gains = gains_at(relevance, ranked)
+        hits, n_relevant = gains > 0, np.diff(relevance.indptr)
+        first = np.argmax(hits, axis=1)
+        metrics = {f"recall@{k}": hits[:, :k].sum(axis=1) / n_relevant for k in (CUT, DEEP)}
+        metrics[f"mrr@{CUT}"] = hits[:, :CUT].any(axis=1) / (1.0 + first)
+        ndcg = gains[:, :CUT] @ discounts(gains[:, :CUT].shape[1]) / ideal(relevance)
+        return Mean(ndcg, {name: float(values.mean()) for name, values in metrics.items()})
+
+    def _ranked(self, X: NDArray[Any], items: Integers) -> Integers:
+        """Numbers of the documents nearest to each query, the nearest first."""
+        queries = linalg.unit_rows(self._rows(X, self.members[items, 0]))
+        best: Floats = np.empty((len(items), 0))
+        found: Integers = np.empty((len(items), 0), dtype=np.int64)
+        for start in range(0, len(self.documents), DOCUMENTS_AT_ONCE):
+            numbers = np.arange(start, min(start + DOCUMENTS_AT_ONCE, len(self.documents)))
+            cosines = queries @ linalg.unit_rows(self._rows(X, self.documents[numbers])).T
+            best = np.hstack([best, cosines])
+            found = np.hstack([found, np.broadcast_to(numbers, cosines.shape)])
+            chosen = highest(best, DEEP)
+            best = np.take_along_axis(best, chosen, axis=1)
+            found = np.take_along_axis(found, chosen, axis=1)
+        return found
+
+
+def highest(scores: Floats, k: int) -> Integers:
+    """Columns of the k highest scores of each row, in their order; the first of equal ones."""
+    n_rows, n_columns = scores.shape
+    if n_columns <= k:
+        return np.argsort(-scores, axis=1, kind="stable")
+    edge = np.partition(scores, n_columns - k, axis=1)[:, n_columns - k, None]
+    above, equal = scores > edge, scores == edge
+    room = k - above.sum(axis=1, keepdims=True)
+    above |= equal & (np.cumsum(equal, axis=1) <= room)
+    columns = np.nonzero(above)[1].reshape(n_rows, k)
+    order = np.argsort(-np.take_along_axis(scores, columns, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(columns, order, axis=1)
+
+
+def discounts(n_ranks: int) -> Floats:
+    return 1 / np.log2(2 + np.arange(n_ranks))
+
+
+def gains_at(relevance: Any, ranked: Integers) -> Floats:
+    """Relevance of the ranked documents of each query."""
+    n_queries, n_documents = relevance.shape
+    relevance.sort_indices()
+    row = np.repeat(np.arange(n_queries), np.diff(relevance.indptr))
+    keys = row * n_documents + relevance.indices
+    wanted = np.arange(n_queries)[:, None] * n_documents + ranked
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, relevance.data[place], 0.0)
+
+
+def ideal(relevance: Any) -> Floats:
+    """DCG@10 of each query with its relevant documents first, the most relevant at the top."""
+    counts = np.diff(relevance.indptr)
+    row = np.repeat(np.arange(len(counts)), counts)
+    order = np.lexsort((-relevance.data, row))
+    rank = np.arange(len(row)) - np.repeat(relevance.indptr[:-1], counts)
+    gains = np.where(rank < CUT, relevance.data[order] / np.log2(2 + rank), 0.0)
+    return np.add.reduceat(gains, relevance.indptr[:-1])
+
+
+def _tables(source: str | os.PathLike[str], caller: str) -> tuple[Table, Table, Table]:
+    """Corpus, queries and judgements."""
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        name = os.fspath(source)
+        if path.exists() or path.is_absolute() or name.startswith((".", "~")):
+            raise InputError(f"{caller}: data must be a folder, got {name!r}.")
+        named = reading.hub_name(name)
+        corpus, queries, qrels = (
+            reading.joined(reading.hub(f"{name}:{part}", caller), named)
+            for part in ("corpus", "queries", "default")
+        )
+        return corpus, queries, qrels
+    name = path.resolve().name
+    files = {stem(file.name): file for file in reading.tabular(path, caller)}
+    folder = path / "qrels"
+    wanted = ("corpus", "queries") if folder.is_dir() else ("corpus", "queries", "qrels")
+    missing = [part for part in wanted if part not in files]
+    if missing:
+        raise InputError(
+            f"{caller}: {str(path)!r} must hold corpus, queries and qrels, and there is no "
+            f"{' and no '.join(missing)}."
+        )
+    corpus, queries, *rest = (
+        reading.read_file(files[part], reading.UNDIVIDED, caller) for part in wanted
+    )
+    qrels = rest[0] if rest else reading.read(folder, caller)
+    return replace(corpus, name=name), queries, qrels
+
+
+def _ids(table: Table) -> list[str]:
+    return [str(key) for key in table.columns[table.choose(("_id",), ("id",))[0]]]
+
+
+def _documents(corpus: Table) -> Iterable[tuple[str, str]]:
+    """(id, title and text) of every document."""
+    (column,) = corpus.choose(("text",))
+    texts = corpus.columns[column]
+    titles = corpus.columns.get("title", [None] * len(texts))
+    for key, title, text in zip(_ids(corpus), titles, texts, strict=True):
+        title, text = str(title or "").strip(), str(text or "").strip()
+        yield key, text if text.startswith(title) else f"{title} {text}".strip()
