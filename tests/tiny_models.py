@@ -92,8 +92,8 @@ def byte_level(folder: Path) -> None:
     kind(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
 
 
-def llama(folder: Path) -> Path:
-    """A causal decoder with tied embeddings and no padding token."""
+def llama(folder: Path, tied: bool = True) -> Path:
+    """A causal decoder without a padding token."""
     _, transformers = torch_and_transformers()
     folder.mkdir(parents=True)
     byte_level(folder)
@@ -102,7 +102,7 @@ def llama(folder: Path) -> Path:
         hidden_size=16,
         intermediate_size=24,
         max_position_embeddings=64,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         pad_token_id=None,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
@@ -110,7 +110,7 @@ def llama(folder: Path) -> Path:
 
 
 def t5(folder: Path) -> Path:
-    """An encoder-decoder whose output embeddings are its own."""
+    """An encoder-decoder."""
     _, transformers = torch_and_transformers()
     word_piece(folder)
     config = transformers.T5Config(
@@ -120,7 +120,6 @@ def t5(folder: Path) -> Path:
         d_ff=24,
         num_layers=2,
         num_heads=2,
-        tie_word_embeddings=False,
         decoder_start_token_id=0,
     )
     transformers.T5ForConditionalGeneration(config).save_pretrained(folder)

@@ -125,6 +125,8 @@ def arguments(tmp_path):
             return ("measure", source)
         if command == "repair":
             return ("repair", source, "--method", "center", *out, "--save", saved)
+        if command == "calibrate":
+            return ("calibrate", source, "--save", saved)
         assert command == "apply", f"say here how {command} is called"
         isotropy.Center().fit(np.eye(4)).save(saved)
         return ("apply", saved, source, *out)
@@ -134,7 +136,8 @@ def arguments(tmp_path):
 
 def test_there_are_commands():
     assert {"measure", "repair", "apply", "demo"} <= COMMANDS.keys()
-    assert {"measure", "repair", "apply"} <= set(TAKING_SOURCES)
+    assert {"compare", "advise", "calibrate", "embed", "layers"} <= COMMANDS.keys()
+    assert {"measure", "repair", "apply", "calibrate"} <= set(TAKING_SOURCES)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

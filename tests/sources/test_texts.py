@@ -75,6 +75,10 @@ def test_lists_of_other_things_are_refused():
         open_texts([3])
     with pytest.raises(InputError, match="at least one text, got none"):
         open_texts([])
+    with pytest.raises(InputError, match=r"no file 'the cat'.*, or give texts in a list"):
+        open_texts("the cat")
+    with pytest.raises(InputError, match="or give texts in a list"):
+        open_texts("the cat sat on the mat. " * 99)
     with pytest.raises(InputError, match="columns are for files"):
         open_texts(["a"], ["text"])
 

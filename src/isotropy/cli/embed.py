@@ -29,7 +29,7 @@ from isotropy.engines import map_rows
 from isotropy.errors import IsotropyWarning
 from isotropy.repairs.base import target
 from isotropy.sources.encoder import Encoder, cut_off
-from isotropy.sources.models import is_sentence_transformer
+from isotropy.sources.loading import pools_itself
 
 WORD_FILES = (".vec", ".txt")
 
@@ -66,11 +66,11 @@ def embed(
     """
     number = one_layer(layer, "embed")
     opened = opened_texts(texts, column, "embed")
-    own = "own" if is_sentence_transformer(model) else "mean"
+    default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,
         layer=number,
-        pool=pool or own,
+        pool=pool or default,
         special_tokens=special_tokens,
         device=device,
         batch_tokens=batch_tokens,

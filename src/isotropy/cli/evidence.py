@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
-from isotropy.cli.common import ColumnOption, SourceArgument
+from isotropy.cli.common import (
+    ChunkOption,
+    ColumnOption,
+    DeviceOption,
+    EngineName,
+    EngineOption,
+    SchedulerOption,
+    SkipOption,
+    SourceArgument,
+    opened,
+    running,
+    say_skipped,
+)
+from isotropy.cli.measure import _finite
+from isotropy.cli.texts_options import LayerOption, ModelDeviceOption, SpecialOption, one_layer
 from isotropy.errors import InputError
 from isotropy.evidence import ScoreCalibrator
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compared
 from isotropy.evidence.diagnose import diagnose
+from isotropy.evidence.trials import Progress
 from isotropy.repairs import load
 from isotropy.repairs.files import check_target
-from isotropy.sources import open as open_source
 from isotropy.sources.embeddings import embeddings
 from isotropy.sources.encoder import Encoder
 from isotropy.sources.keyed import KeyedVectors
-from isotropy.sources.models import is_model, is_sentence_transformer
+from isotropy.sources.loading import is_model, pools_itself
+from isotropy.sources.opening import FORMATS
 from isotropy.sources.texts import each, open_texts
 from isotropy.tasks import Task, open_task
 from isotropy.tasks.pseudo import adjacent
@@ -54,19 +75,12 @@ FitOption = Annotated[
         "to see how the choice depends on it.",
     ),
 ]
-LayerOption = Annotated[
-    str, typer.Option(help="Hidden layer: a number, -1 for the last, or first-last.")
-]
 PoolOption = Annotated[
     str | None,
     typer.Option(
-        help="mean, cls, last, or own [own for a sentence-transformers folder, else mean]."
+        help="mean, cls, last, or own [own for a sentence-transformers model, else mean]."
     ),
 ]
-SpecialOption = Annotated[
-    bool, typer.Option("--special-tokens", help="Count [CLS] and its like as tokens.")
-]
-ModelDeviceOption = Annotated[str | None, typer.Option(help="Torch device of the model.")]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -119,21 +133,24 @@ def compare(
 
       isotropy compare vectors.parquet --key text --task sts --data pairs.tsv --repairs whiten
     """
-    opened = opened_task(task, data)
-    vectors, opened = vectors_for(
-        model, opened, layer, pool, special_tokens, device, cache, column, key
+    wanted = opened_task(task, data, "compare")
+    texts = joined_texts(fit_on)
+    vectors, wanted = vectors_for(
+        model, wanted, layer, pool, special_tokens, device, cache, column, key, "compare"
     )
-    found = compared(
-        vectors,
-        opened,
-        repairs,
-        fit_on=joined_texts(fit_on),
-        transductive=transductive,
-        part=part,
-        seeds=seeds,
-        seed=seed,
-    )
-    typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
+    with bar() as progress:
+        found = compared(
+            vectors,
+            wanted,
+            repairs,
+            fit_on=texts,
+            transductive=transductive,
+            part=part,
+            seeds=seeds,
+            seed=seed,
+            progress=progress,
+        )
+    tell(found, as_json)
 
 
 def advise(
@@ -174,22 +191,28 @@ def advise(
     if save is not None:
         check_target(save)
     if task is None:
+        for name, given in (("save", save), ("fit-on", fit_on)):
+            if given:
+                raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
         texts = list(each(open_texts(data, None, "advise")))
         vectors, _ = vectors_for(
             model, None, layer, pool, special_tokens, device, cache, column, key
         )
-        found: Any = diagnose(vectors, texts, seed=seed)
-    else:
-        opened = opened_task(task, data)
-        vectors, opened = vectors_for(
-            model, opened, layer, pool, special_tokens, device, cache, column, key
-        )
-        found = find_advice(vectors, opened, named_texts(fit_on), budget=budget, seed=seed)
-        if save is not None and found.repair is not None:
-            level = found.choice.level
-            found.repair.save(save, note=f"{level} level, {model}, {data}")
-            typer.echo(f"saved {found.repair!r} to {save}", err=True)
-    typer.echo(json.dumps(found.to_dict()) if as_json else str(found))
+        tell(diagnose(vectors, texts, seed=seed), as_json)
+        return
+    wanted = opened_task(task, data)
+    named = named_texts(fit_on)
+    vectors, wanted = vectors_for(
+        model, wanted, layer, pool, special_tokens, device, cache, column, key
+    )
+    with bar() as progress:
+        found = find_advice(vectors, wanted, named, budget=budget, seed=seed, progress=progress)
+    if save is not None and found.repair is None:
+        typer.echo("nothing was saved, as no repair is recommended", err=True)
+    elif save is not None and found.repair is not None:
+        found.repair.save(save, note=f"{found.choice.level} level, {model}, {data}")
+        typer.echo(f"saved {found.repair!r} to {save}", err=True)
+    tell(found, as_json)
 
 
 def calibrate(
@@ -205,9 +228,14 @@ def calibrate(
     ] = None,
     save: Annotated[Path | None, typer.Option(help="File for the calibrator.")] = None,
     n_pairs: Annotated[int, typer.Option(help="Random pairs of rows.", min=1)] = 1_000_000,
-    column: ColumnOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
+    engine: EngineOption = EngineName.local,
+    device: DeviceOption = None,
+    scheduler: SchedulerOption = None,
+    column: ColumnOption = None,
+    chunk_rows: ChunkOption = None,
+    skip_bad_rows: SkipOption = False,
 ) -> None:
     """Say what a high cosine is in this space: the threshold for a wanted false-match rate.
 
@@ -219,42 +247,76 @@ def calibrate(
     """
     if save is not None:
         check_target(save)
-    rows = open_source(source, column=column, caller="calibrate")
     fitted = None if repair is None else load(repair)
-    calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
-    found = {
-        "threshold": calibrator.threshold(rate),
-        "false_match_rate": rate,
-        "mean": calibrator.mean_,
-        "std": calibrator.std_,
-        "n_pairs": calibrator.n_pairs_,
-        "scores": [
-            {
-                "score": value,
-                "p": float(calibrator.p_value(value)),
-                "percentile": float(calibrator.percentile(value)),
-            }
-            for value in score or []
-        ],
-    }
+    rows = opened(source, column, chunk_rows, skip_bad_rows, "calibrate")
+    with running(engine, device, scheduler, None, "calibrate") as run:
+        calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
+        n_skipped = run.n_skipped
+    threshold = calibrator.threshold(rate)
+    scores = [
+        {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
+        for one in score or []
+    ]
     if save is not None:
         calibrator.save(save)
+    say_skipped(n_skipped)
     if as_json:
-        typer.echo(json.dumps(found))
+        found = {
+            "threshold": threshold,
+            "false_match_rate": rate,
+            "mean": calibrator.mean_,
+            "std": calibrator.std_,
+            "n_pairs": calibrator.n_pairs_,
+            "repair": calibrator.repair_,
+            "scores": scores,
+        }
+        typer.echo(json.dumps(found, allow_nan=False))
         return
     typer.echo(str(calibrator))
-    typer.echo(f"threshold for a false-match rate of {rate:g}: {found['threshold']:.4f}")
-    for entry in found["scores"]:  # type: ignore[attr-defined]
+    typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
+    for one in scores:
         typer.echo(
-            f"{entry['score']:g}: above {entry['percentile']:.2f} % of unrelated pairs, "
-            f"p = {entry['p']:.2g}"
+            f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
+            f"p = {one['p']:.2g}"
         )
 
 
-def opened_task(kind: str, data: str) -> Task:
+def tell(found: Any, as_json: bool) -> None:
+    """Print what was found, in words or as one JSON object."""
+    plain = json.dumps(_finite(found.to_dict()), allow_nan=False) if as_json else str(found)
+    typer.echo(plain)
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[Progress]:
+    """Shows on a terminal's standard error how many repairs are done; elsewhere nothing."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    shown = Bar(
+        *columns,
+        TextColumn("repairs"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    rows: dict[str, TaskID] = {}
+
+    def progress(name: str, n_done: int, n_all: int) -> None:
+        if name not in rows:
+            rows[name] = shown.add_task(name, total=n_all)
+            shown.start()  # only now: an encoder shows a bar of its own before
+        shown.update(rows[name], completed=n_done)
+
+    try:
+        yield progress
+    finally:
+        shown.stop()
+
+
+def opened_task(kind: str, data: str, caller: str = "advise") -> Task:
     """The task that the options name."""
     if kind == PSEUDO:
-        return adjacent([str(text) for text in each(open_texts(data, None, "advise"))])
+        return adjacent([str(text) for text in each(open_texts(data, None, caller))])
     return open_task(str(kind), data)
 
 
@@ -283,29 +345,27 @@ def vectors_for(
     cache: Path | None,
     column: str | None,
     key: str | None,
+    caller: str = "advise",
 ) -> tuple[Any, Any]:
     """What gives vectors of the task's texts, and the task, of words those that are known."""
-    if os.path.exists(model) and not is_model(model):
+    if not is_model(model) and (os.path.exists(model) or Path(model).suffix in FORMATS):
         found: Any = KeyedVectors.load(model, key, column)
     elif isinstance(task, WordSimilarity):
         found = embeddings(model)
     else:
-        own = is_sentence_transformer(model)
+        number = one_layer(layer, caller)
         found = Encoder(
             model,
-            layer=layer if layer == "first-last" else _number(layer),
-            pool=pool or ("own" if own else "mean"),
+            layer=number,
+            pool=pool or ("own" if pools_itself(model) else "mean"),
             special_tokens=special_tokens,
             device=device,
             cache=cache,
         )
     if isinstance(task, WordSimilarity):
         task = task.known(found.words)
+        for name, n_listed in task.n_listed.items():
+            if task.n_kept[name] < n_listed:
+                kept = f"{task.n_kept[name]:,} of {n_listed:,} pairs of {name!r}"
+                typer.echo(f"{kept} are of words that are known", err=True)
     return found, task
-
-
-def _number(layer: str) -> int:
-    try:
-        return int(layer)
-    except ValueError:
-        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from None

@@ -54,6 +54,7 @@ class Layers:
 
     model: str
     first_token: str | None
+    n_tokens: int
     n_truncated: int
     max_length: int
     tokens: list[Geometry]
@@ -69,6 +70,7 @@ class Layers:
         return {
             "model": self.model,
             "first_token": self.first_token,
+            "n_tokens": self.n_tokens,
             "n_truncated": self.n_truncated,
             "layers": [
                 {"layer": i, "tokens": tokens.to_dict(), "cls": cls.to_dict()}
@@ -142,6 +144,8 @@ def layers(
         return
     for one in found:
         _print(one, len(picked), opened.n_texts)
+    for remark in remarks:
+        typer.echo(f"warning: {remark}", err=True)
 
 
 def measured_layers(
@@ -176,6 +180,7 @@ def measured_layers(
     return Layers(
         encoder.name,
         encoder.model.tokenizer.cls_token if firsts == {cls_id} else None,
+        sum(map(len, kept)),
         sum(encoding.truncated for encoding in encodings),
         encoder.max_length,
         **geometries,
@@ -221,7 +226,10 @@ def _print(found: Layers, n_texts: int, n_listed: int) -> None:
     typer.echo(f"{found.model}, {n_texts:,} texts{of}")
     for kind in KINDS:
         geometries = getattr(found, kind)
-        title = f"{found.title(kind)}: {geometries[0].n_samples:,} rows"
+        n_rows = geometries[0].n_samples
+        more = kind == "tokens" and n_rows < found.n_tokens
+        drawn = f" of {found.n_tokens:,}, drawn at random" if more else ""
+        title = f"{found.title(kind)}: {n_rows:,} rows{drawn}"
         table = Table("layer", *COLUMNS, title=title, title_justify="left")
         for layer, geometry in enumerate(geometries):
             table.add_row(str(layer), *(f"{show(geometry):.3g}" for show in COLUMNS.values()))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
+from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.evidence.spaces import SENTENCE, TOKEN
 from isotropy.repairs import ClusterRemoval, Repair
@@ -39,21 +41,31 @@ class Candidate:
     level: str = SENTENCE
 
     def __post_init__(self) -> None:
-        if self.method != NONE and self.method not in Repair.by_name:
+        checks.choice(self.method, "method", "Candidate", [NONE, *Repair.by_name])
+        checks.choice(self.level, "level", "Candidate", (SENTENCE, TOKEN))
+        known = [] if self.method == NONE else list(signature(self._kind).parameters)
+        for name in self.params.keys() - set(known):
             raise InputError(
-                f"compare: repairs must be of {', '.join([NONE, *Repair.by_name])}, got "
-                f"{self.method!r}."
+                f"Candidate: params of {self.method} must be of {', '.join(known) or 'none'}, got "
+                f"{name!r}."
             )
+        if self.method != NONE:
+            self.make()._check_params()
+
+    @property
+    def _kind(self) -> type[Repair]:
+        return Repair.by_name[self.method]
 
     def make(self, seed: int = 0) -> Repair:
-        """The repair, not yet fitted."""
-        kind = Repair.by_name[self.method]
-        return kind(**self.params, **({"random_state": seed} if self.seeded else {}))
+        """The repair, not yet fitted; where it depends on a seed that is not given, on this."""
+        return self._kind(**({"random_state": seed} if self.seeded else {}), **self.params)
 
     @property
     def seeded(self) -> bool:
-        """Whether the fit depends on a seed."""
-        return self.method != NONE and Repair.by_name[self.method] is ClusterRemoval
+        """Whether the fit depends on a seed, which the parameters leave open."""
+        if self.method == NONE or "random_state" in self.params:
+            return False
+        return "random_state" in signature(self._kind).parameters
 
     def __str__(self) -> str:
         if self.method == NONE:
@@ -70,23 +82,20 @@ def parsed(spec: Any, levels: Sequence[str]) -> Candidate:
     """The candidate that a spec names: a Candidate, "method", "method:a=1,b=2", "level/method".
 
     On which level is the first there is where the spec does not say: tokens, as the papers do.
+    Where a text has one row, its token and its sentence are the same.
     """
     if isinstance(spec, Candidate):
         return spec
     if isinstance(spec, Repair):
-        defaults = type(spec)().get_params()
-        params = {k: v for k, v in spec.get_params().items() if v != defaults[k]}
+        usual = type(spec)().get_params()
+        params = {k: v for k, v in spec.get_params().items() if v != usual[k]}
         return Candidate(spec.name, params, levels[0])
-    text = str(spec)
-    level, _, rest = text.rpartition("/")
-    if level and level not in (TOKEN, SENTENCE):
-        raise InputError(f"compare: level must be token or sentence, got {level!r} in {text!r}.")
+    level, _, rest = str(spec).rpartition("/")
     method, _, options = rest.partition(":")
-    params = {}
-    for option in filter(None, options.split(",")):
-        name, _, value = option.partition("=")
-        params[name.strip().replace("-", "_")] = _value(value.strip())
-    return Candidate(method, params, level if level in levels else levels[0])
+    pairs = [option.partition("=") for option in options.split(",") if option]
+    params = {name.strip().replace("-", "_"): _value(value.strip()) for name, _, value in pairs}
+    found = Candidate(method, params, level or levels[0])
+    return found if found.level in levels else replace(found, level=levels[0])
 
 
 def _value(text: str) -> Any:
@@ -95,7 +104,7 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             pass
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 def defaults(levels: Sequence[str]) -> list[Candidate]:
@@ -154,34 +163,37 @@ class Fits:
             return repair.fit_statistic(self.moments(candidate.level))
         if isinstance(repair, ClusterRemoval):
             return self._clustered(candidate, repair)
-        return repair.fit(self._at(candidate.level))
+        return repair.fit(self.rows(candidate.level))
 
     def moments(self, level: str) -> Moments:
         if level not in self._moments:
-            self._moments[level] = Moments().update(self._at(level))
+            self._moments[level] = Moments().update(self.rows(level))
         return self._moments[level]
 
-    def _at(self, level: str) -> Rows:
+    def rows(self, level: str) -> Rows:
+        """The rows of a level, made once."""
         if level not in self._rows:
             self._rows[level] = self._make(level)
         return self._rows[level]
 
     def _clustered(self, candidate: Candidate, repair: ClusterRemoval) -> Repair:
-        key = (candidate.level, repair.n_clusters, repair.side, repair.random_state)
+        key = _clustering(candidate.level, repair)
         if key not in self._clusters:
-            alike = [
-                other.make(repair.random_state)
-                for other in self._candidates
-                if other.seeded and other.level == candidate.level
-            ]
-            most = max(
-                other.n_components
-                for other in [*alike, repair]
-                if (other.n_clusters, other.side) == (repair.n_clusters, repair.side)
-            )
-            shared = copy.copy(repair).set_params(n_components=most)
-            self._clusters[key] = shared.fit(self._at(candidate.level))
+            seed = repair.random_state
+            others = [c for c in self._candidates if c.method == repair.name]
+            made = [(c.level, c.make(seed)) for c in others]
+            alike = [repair, *(other for at, other in made if _clustering(at, other) == key)]
+            most = max(other.n_components for other in alike)
+            shared = clone(repair).set_params(n_components=most)
+            self._clusters[key] = shared.fit(self.rows(candidate.level))
         return self._clusters[key].with_components(repair)
+
+
+def _clustering(level: str, repair: Repair) -> Any:
+    """What cluster removals that differ in nothing but their directions have in common."""
+    params = repair.get_params()
+    params.pop("n_components")
+    return level, tuple(params.items())
 
 
 def fit_alone(candidate: Candidate, rows: Rows, seed: int = 0) -> Repair:

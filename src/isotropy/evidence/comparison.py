@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,23 @@ from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence.advice import percent
 from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
 from isotropy.evidence.change import linear_cka, neighbour_overlap
-from isotropy.evidence.significance import holm, interval, p_value
-from isotropy.evidence.trials import TRANSDUCTIVE, Bench, Plan, Trial, Watch, sampled
+from isotropy.evidence.significance import difference, holm, interval, p_value
+from isotropy.evidence.spaces import SENTENCE, encoder_of
+from isotropy.evidence.trials import (
+    TRANSDUCTIVE,
+    Bench,
+    Plan,
+    Progress,
+    Trial,
+    Watch,
+    nobody,
+    sampled,
+    warned,
+)
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
-from isotropy.repairs import Center
+from isotropy.repairs import Repair
 from isotropy.sources.texts import Text
-from isotropy.tasks import Task
+from isotropy.tasks import Outcome, Task
 
 N_NEIGHBOURS = 10
 
@@ -74,9 +86,9 @@ class Result:
             "p": self.p,
             "p_holm": self.p_holm,
             "metrics": {name: percent(value) for name, value in self.metrics.items()},
-            "isotropy": self.isotropy,
-            "cka": self.cka,
-            "neighbour_overlap": self.neighbour_overlap,
+            "isotropy": {name: defined(value) for name, value in self.isotropy.items()},
+            "cka": defined(self.cka),
+            "neighbour_overlap": defined(self.neighbour_overlap),
             "n_items": self.n_items,
             "n_seeds": self.n_seeds,
             "fitted_on": self.fitted_on,
@@ -105,10 +117,16 @@ class Comparison:
         lines = []
         for task in dict.fromkeys(result.task for result in self.results):
             part = [result for result in self.results if result.task == task]
-            how = ", TRANSDUCTIVE" if self.transductive else ""
-            lines.append(f"{task}: {part[0].metric}, {part[0].n_items:,} items{how}")
+            how = f"fitted on {part[0].fitted_on}"
+            lines.append(f"{task}: {part[0].metric}, {part[0].n_items:,} items, {how}")
+            lines.append(f"  {'repair':<58} {'score':>6}  {'gain':>5} [95 % interval]  p (Holm)")
             lines += [f"  {_line(result)}" for result in part]
         return "\n".join([*lines, *self.notes])
+
+
+def defined(value: float) -> float | None:
+    """The value; None where it is undefined, as JSON has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def _line(result: Result) -> str:
@@ -116,15 +134,13 @@ def _line(result: Result) -> str:
     if result.candidate.method == NONE:
         return head
     low, high = (100 * end for end in result.interval)
-    return (
-        f"{head}  {100 * result.difference:+5.1f} [{low:+.1f}, {high:+.1f}]  p {result.p_holm:.4f}"
-    )
+    return f"{head}  {100 * result.difference:+5.1f} [{low:+.1f}, {high:+.1f}]  {result.p_holm:.4f}"
 
 
 def compare(
     vectors: Any,
     tasks: Task | Sequence[Task],
-    repairs: Sequence[Any] | None = None,
+    repairs: Any = None,
     *,
     fit_on: Sequence[Text] | None = None,
     transductive: bool = False,
@@ -133,19 +149,22 @@ def compare(
     n_folds: int = 5,
     max_items: int = 2000,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Every repair on every task: score, difference from none, interval, p-value, what changed.
 
     Parameters
     ----------
-    vectors : Encoder, array of shape (len(task.texts), n_features), or anything with `encode`
+    vectors : Encoder, KeyedVectors, array of shape (len(task.texts), n_features), or anything \
+            with `encode`
     tasks : Task or sequence of Task
-    repairs : sequence, optional
+    repairs : one or a sequence, optional
         Names ("center", "token/all-but-the-top:n_components=3"), repairs or candidates; by default
         every repair with its own defaults. On tokens where the level is not said, as the papers do.
     fit_on : list of texts, optional
         What repairs are fitted on, without the evaluated sentences. By default the corpus of a
-        search, the training part, or in an undivided task the other folds.
+        search, of keyed vectors the others, the training part, or in an undivided task the other
+        folds.
     transductive : bool
         Fit on the evaluated text itself, as the papers did; the results are labelled so.
     part : {"train", "dev", "test", "all"}, optional
@@ -155,6 +174,8 @@ def compare(
     n_folds, max_items, seed : int
         Folds of an undivided task, items of the training part that a head is trained on at most,
         and the seed of all drawing.
+    progress : callable, optional
+        Called with the task's name, how many repairs are done, and how many there are.
 
     Returns
     -------
@@ -162,13 +183,24 @@ def compare(
     """
     checks.integer(seeds, "seeds", "compare", 1)
     checks.integer(n_folds, "n_folds", "compare", 2)
+    checks.integer(max_items, "max_items", "compare", 1)
+    checks.integer(seed, "seed", "compare", 0)
+    if transductive and fit_on is not None:
+        raise InputError(
+            "compare: fit_on must not be given with transductive, which fits on the evaluated "
+            "text. Leave one of them out."
+        )
+    specs = [repairs] if isinstance(repairs, (str, Repair, Candidate)) else repairs
+    for spec in specs or ():
+        parsed(spec, (SENTENCE,))  # refused before anything is encoded
     results: list[Result] = []
     notes: list[str] = []
-    for whole in [tasks] if isinstance(tasks, Task) else tasks:
+    for whole in _listed(tasks):
+        encoder = encoder_of(vectors, whole.texts, "compare")
         task = needed(whole, part, transductive or fit_on is not None, max_items, seed)
-        bench = Bench(vectors, task, (), fit_on, "compare")
+        bench = Bench(encoder, task, (), fit_on, "compare")
         levels = bench.space.levels
-        wanted = defaults(levels) if repairs is None else [parsed(r, levels) for r in repairs]
+        wanted = defaults(levels) if specs is None else [parsed(spec, levels) for spec in specs]
         bench.candidates = [c for c in wanted if c.method != NONE]
         plan = planned(bench, part, transductive, n_folds, max_items, seed)
         if plan.n_removed:
@@ -176,8 +208,15 @@ def compare(
                 f"{task.name}: {plan.n_removed:,} evaluated sentences were removed from the text "
                 "that repairs are fitted on."
             )
-        results += on_task(bench, plan, seeds, seed)
+        results += on_task(bench, plan, seeds, seed, progress or nobody)
     return Comparison(results, transductive, notes)
+
+
+def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
+    found = [tasks] if isinstance(tasks, Task) else tasks
+    if not len(found) or not all(isinstance(task, Task) for task in found):
+        raise InputError("compare: tasks must be a Task or a list of at least one.")
+    return found
 
 
 def evaluated_part(task: Task, part: str | None) -> str:
@@ -227,67 +266,72 @@ def planned(
         plan = bench.held_out(items, known)
         trial = plan.trials[0]
         return Plan([Trial(items, learned, trial.fits)], plan.fitted_on, plan.n_removed)
-    if bench.fit_on is not None and not task.supervised:
+    if not task.supervised and bench.apart(items) is not None:
         return bench.held_out(items, items)
     return bench.across(items, n_folds, seed)
 
 
-def on_task(bench: Bench, plan: Plan, seeds: int, seed: int) -> list[Result]:
+def on_task(
+    bench: Bench, plan: Plan, seeds: int, seed: int, progress: Progress = nobody
+) -> list[Result]:
     """The results of none and of every candidate, adjusted for their number."""
-    none = Candidate(NONE)
-    watch = Watch()
-    baseline = bench.outcomes(none, plan)
-    n_items = sum(len(trial.items) for trial in plan.trials)
-    first = plan.trials[0]
-    before = geometry(bench.rows_before_and_after(none, first)[0])
-    score = float(np.mean([o.value for o in baseline]))
     shared: dict[str, Any] = {
         "task": bench.task.name,
         "metric": bench.task.metric,
-        "n_items": n_items,
+        "n_items": sum(len(trial.items) for trial in plan.trials),
         "fitted_on": plan.fitted_on,
     }
-    results = [
-        Result(
-            candidate=none, score=score, difference=0.0, interval=(0.0, 0.0), p=1.0, p_holm=1.0,
-            metrics=secondary(baseline), isotropy=before, cka=1.0, neighbour_overlap=1.0,
-            n_seeds=1, seconds=watch.seconds, **shared,
-        )
-    ]  # fmt: skip
+    watch = Watch()
+    baseline = bench.outcomes(Candidate(NONE), plan)
+    bench.expect_defined(baseline)
+    unrepaired = changed(bench, Candidate(NONE), plan) | {
+        "difference": 0.0, "interval": (0.0, 0.0), "p": 1.0, "p_holm": 1.0, "cka": 1.0,
+        "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": watch.seconds,
+    }  # fmt: skip
+    results = [Result(**shared, **scored(baseline), **unrepaired)]
+    far: dict[str, str] = {}
     found = []
-    far = {level: "" if plan.fitted_on == TRANSDUCTIVE else shifted(bench, level, first)
-           for level in {candidate.level for candidate in bench.candidates}}  # fmt: skip
-    for candidate in bench.candidates:
+    for number, candidate in enumerate(bench.candidates):
+        progress(bench.task.name, number, len(bench.candidates))
         watch = Watch()
+        if plan.fitted_on != TRANSDUCTIVE and candidate.level not in far:
+            far[candidate.level] = warned(bench, candidate.level, plan.trials[0])
         outcomes = bench.outcomes(candidate, plan, seeds)
         folds = bench.folds(plan, outcomes, baseline)
-        rows, repaired = bench.rows_before_and_after(candidate, first)
-        found.append(
-            shared
-            | {
-                "candidate": candidate,
-                "score": float(np.mean([o.value for o in outcomes])),
-                "difference": float(np.mean([fold.difference for fold in folds])),
-                "interval": interval(folds, seed=seed),
-                "p": p_value(folds, seed=seed),
-                "metrics": secondary(outcomes),
-                "isotropy": geometry(repaired),
-                "cka": linear_cka(rows, repaired),
-                "neighbour_overlap": neighbour_overlap(rows, repaired, k=N_NEIGHBOURS),
-                "n_seeds": seeds if candidate.seeded else 1,
-                "shift": far[candidate.level],
-                "seconds": watch.seconds,
-            }
-        )
+        tested = {
+            "difference": difference(folds),
+            "interval": interval(folds, seed=seed),
+            "p": p_value(folds, seed=seed),
+            "n_seeds": seeds if candidate.seeded else 1,
+            "shift": far.get(candidate.level, ""),
+        }
+        found.append(shared | scored(outcomes) | tested | changed(bench, candidate, plan))
+        found[-1]["seconds"] = watch.seconds
+    progress(bench.task.name, len(found), len(found))
     adjusted = holm([result["p"] for result in found])
     return results + [Result(p_holm=float(p), **r) for p, r in zip(adjusted, found, strict=True)]
 
 
-def secondary(outcomes: Sequence[Any]) -> dict[str, float]:
-    """Means of the secondary figures."""
+def scored(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Means of the scores and of the secondary figures."""
+    names = outcomes[0].metrics
     return {
-        name: float(np.mean([outcome.metrics[name] for outcome in outcomes]))
-        for name in outcomes[0].metrics
+        "score": float(np.mean([outcome.value for outcome in outcomes])),
+        "metrics": {n: float(np.mean([o.metrics[n] for o in outcomes])) for n in names},
+    }
+
+
+def changed(bench: Bench, candidate: Candidate, plan: Plan) -> dict[str, Any]:
+    """What a candidate makes of the space of the first trial."""
+    before, after = bench.rows_before_and_after(candidate, plan.trials[0])
+    n_neighbours = min(N_NEIGHBOURS, len(before) - 1)
+    return {
+        "candidate": candidate,
+        "isotropy": geometry(after),
+        "cka": linear_cka(before, after),
+        "neighbour_overlap": neighbour_overlap(before, after, k=n_neighbours)
+        if n_neighbours
+        else math.nan,
     }
 
 
@@ -300,18 +344,3 @@ def geometry(rows: Any) -> dict[str, float]:
             "mean_cosine": float(mean_cosine(rows)),
             "log10_partition_isotropy": float(partition_isotropy(rows, log=True)) / np.log(10),
         }
-
-
-def shifted(bench: Bench, level: str, trial: Trial) -> str:
-    """In words, how far the evaluated rows are from the fitted ones, where that is far."""
-    texts = bench.task.texts_of(trial.items)
-    center = Center().fit_statistic(trial.fits.moments(level))
-    found = center.shift(bench.space.rows(level, texts))
-    if not found.large:
-        return ""
-    warnings.warn(
-        f"compare: {bench.task.name!r} is far from what repairs were fitted on. {found}.",
-        IsotropyWarning,
-        stacklevel=4,
-    )
-    return str(found)

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from isotropy.errors import InputError
 from isotropy.evidence.spaces import space
 from isotropy.measure import Geometry, measure
 from isotropy.repairs import AllButTheTop
 from isotropy.sources.texts import Text, distinct
 
 N_PAIRS = 20_000
+LEAST_TEXTS = 10
+SAME = 1e-6  # cosines that differ by less are equal
 EFFECT, POWER, LEVEL = 0.01, 0.8, 0.05
 
 
@@ -54,7 +57,8 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        return f"{self.geometry}\n{self.reason}"
+        told = self.reason.removeprefix(self.geometry.verdict).strip()
+        return f"{self.geometry}\n{told}"
 
 
 def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis:
@@ -74,21 +78,38 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     cosines before and after a usual repair, follows the number of labelled pairs.
     """
     rows = space(vectors, distinct(texts)[0], "diagnose").pooled
+    if len(rows) < LEAST_TEXTS:
+        raise InputError(
+            f"diagnose: texts must be at least {LEAST_TEXTS} that differ, got {len(rows)}."
+        )
     geometry = measure(rows)
+    left, right = _pairs(len(rows), np.random.default_rng(seed))
+    before = _cosines(rows, left, right)
+    if np.ptp(before) < SAME:
+        raise InputError("diagnose: vectors must differ in direction, got one for all texts.")
     repaired = AllButTheTop().fit(rows).transform(rows)
-    random = np.random.default_rng(seed)
-    left, right = random.integers(0, len(rows), (2, N_PAIRS))
-    before, after = (_cosines(part, left, right) for part in (rows, repaired))
-    agreement = float(scipy.stats.spearmanr(before, after).statistic)
-    z = scipy.stats.norm.ppf(1 - LEVEL / 2) + scipy.stats.norm.ppf(POWER)
-    needed = max(1, math.ceil(2 * (1 - agreement) * (z / EFFECT) ** 2))
+    agreement = float(scipy.stats.spearmanr(before, _cosines(repaired, left, right)).statistic)
+    needed = items_needed(agreement)
     reason = (
-        f"Without labels nothing is recommended: a repair would change who is near whom (ranks of "
-        f"cosines before and after all-but-the-top agree to {agreement:.2f}), for better or worse. "
-        f"About {needed:,} labelled pairs would show a difference of one point; fewer show larger "
-        f"ones. With labels: isotropy advise ... --task sts --data pairs.tsv."
+        f"{geometry.verdict} Without labels nothing is recommended: a repair would change who is "
+        f"near whom (ranks of cosines before and after all-but-the-top agree to {agreement:.2f}), "
+        f"for better or worse. About {needed:,} labelled pairs would show a difference of one "
+        "point; fewer show larger ones. With labels: isotropy advise ... --task sts --data "
+        "pairs.tsv."
     )
     return Diagnosis(geometry, agreement, needed, reason)
+
+
+def items_needed(agreement: float) -> int:
+    """Pairs that show a difference of one point between systems whose ranks agree so far."""
+    z = scipy.stats.norm.ppf(1 - LEVEL / 2) + scipy.stats.norm.ppf(POWER)
+    return max(1, math.ceil(2 * (1 - agreement) * (z / EFFECT) ** 2))
+
+
+def _pairs(n: int, random: np.random.Generator) -> Any:
+    """Numbers of random pairs of different rows."""
+    left = random.integers(0, n, N_PAIRS)
+    return left, (left + random.integers(1, n, N_PAIRS)) % n
 
 
 def _cosines(rows: Any, left: Any, right: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.errors import InputError, NotAffineError
 from isotropy.repairs import Repair
 from isotropy.sources.encoder import Encoder, Tokens
@@ -83,26 +84,78 @@ def is_affine(repair: Repair) -> bool:
     return True
 
 
+class Given:
+    """Rows of an array, looked up by the text that each was made of.
+
+    Parameters
+    ----------
+    vectors : array of shape (len(texts), n_features)
+    texts : sequence of texts
+    caller : str
+        Name that error messages begin with.
+    """
+
+    def __init__(self, vectors: Any, texts: Sequence[Text], caller: str) -> None:
+        rows = linalg.to_numpy(checks.matrix(vectors, caller))
+        if len(rows) != len(texts):
+            raise InputError(
+                f"{caller}: vectors must have a row for each of the {len(texts):,} texts of the "
+                f"task, got {len(rows):,}. Encode task.texts in their order."
+            )
+        checks.finite(rows, caller)
+        self.rows, self.caller = rows, caller
+        self.places = {text: place for place, text in enumerate(texts)}
+
+    def encode(self, texts: Sequence[Text]) -> Rows:
+        unknown = [text for text in texts if text not in self.places]
+        if unknown:
+            raise InputError(
+                f"{self.caller}: fit_on must be of the task's texts where vectors are an array, "
+                f"got {len(unknown):,} others. Use isotropy.KeyedVectors or an Encoder."
+            )
+        found: Rows = self.rows[[self.places[text] for text in texts]]
+        return found
+
+
+def encoder_of(vectors: Any, texts: Sequence[Text], caller: str) -> Any:
+    """What encodes texts: `vectors` where they do, and otherwise the rows of these texts."""
+    if isinstance(vectors, (str, os.PathLike)):
+        raise InputError(
+            f"{caller}: vectors must be an encoder or an array, got the name {str(vectors)!r}. Use "
+            "isotropy.Encoder(...) of a model, isotropy.KeyedVectors.load(...) of a file."
+        )
+    return vectors if hasattr(vectors, "encode") else Given(vectors, texts, caller)
+
+
 def space(vectors: Any, texts: Sequence[Text], caller: str) -> Space:
     """The space of texts by an encoder, by whatever else has `encode`, or of their rows."""
+    vectors = encoder_of(vectors, texts, caller)
     if isinstance(vectors, Encoder):
-        if vectors.pool == "tokens":
-            raise InputError(
-                f"{caller}: the encoder must pool its tokens, got pool='tokens'. Use "
-                "Encoder(..., pool='mean')."
-            )
-        pool = vectors.own.finish if vectors.own else _as_is
-        return Space(vectors.tokens(texts), pool)
-    encode = getattr(vectors, "encode", None)
-    rows = np.asarray(encode(list(texts)) if encode is not None else vectors)
-    rows = np.asarray(checks.matrix(rows, caller))
+        return _of_model(vectors, texts, caller)
+    rows = linalg.to_numpy(checks.matrix(vectors.encode(list(texts)), caller))
     if len(rows) != len(texts):
         raise InputError(
-            f"{caller}: vectors must have a row for each of the {len(texts):,} texts of the task, "
-            f"got {len(rows):,}. Encode task.texts in their order."
+            f"{caller}: vectors must encode {len(texts):,} texts as that many rows, got "
+            f"{len(rows):,}."
         )
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+        rows = rows.astype(np.float32)
     checks.finite(rows, caller)
-    return Space(Tokens(np.asarray(rows, np.float32), np.arange(len(rows) + 1)), _as_is)
+    return Space(Tokens(rows, np.arange(len(rows) + 1)), _as_is)
+
+
+def _of_model(encoder: Encoder, texts: Sequence[Text], caller: str) -> Space:
+    if encoder.pool == "tokens":
+        raise InputError(
+            f"{caller}: the encoder must pool its tokens, got pool='tokens'. Use "
+            "Encoder(..., pool='mean')."
+        )
+    if encoder.repair is not None or encoder.sentence_repair is not None:
+        raise InputError(
+            f"{caller}: the encoder must be without repair, got one with_repair. Name that repair "
+            "among those to try."
+        )
+    return Space(encoder.tokens(texts), encoder.own.finish if encoder.own else _as_is)
 
 
 def _as_is(rows: Rows) -> Rows:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence.candidates import Candidate, Fits
 from isotropy.evidence.significance import Fold
-from isotropy.evidence.spaces import Integers, Space, space
+from isotropy.evidence.spaces import Integers, Space, encoder_of, space
+from isotropy.repairs import Center
+from isotropy.repairs.shift import Shift
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
-from isotropy.sources.texts import Span, Text
+from isotropy.sources.texts import Text, distinct, whole
 from isotropy.tasks import Outcome, Task
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
@@ -27,6 +32,8 @@ TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "the corpus",
     "the other vectors",
 )
+
+Progress = Callable[[str, int, int], object]  # with a name, how many are done, and of how many
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class Bench:
         What repairs are fitted on.
     caller : str
         Name that error messages begin with.
+    known : Space, optional
+        That of the task's texts, where it was made before.
     """
 
     def __init__(
@@ -69,12 +78,13 @@ class Bench:
         candidates: Sequence[Candidate],
         fit_on: Sequence[Text] | None = None,
         caller: str = "compare",
+        known: Space | None = None,
     ) -> None:
-        self.vectors, self.task, self.caller = vectors, task, caller
-        self.space = space(vectors, task.texts, caller)
+        self.vectors = encoder_of(vectors, task.texts, caller)
+        self.task, self.caller = task, caller
         self.candidates = candidates
-        self.fit_on = None if fit_on is None else list(dict.fromkeys(fit_on))
-        self._elsewhere: Space | None = None
+        self.fit_on = None if fit_on is None else _distinct(fit_on, caller)
+        self.space = known or space(self.vectors, task.texts, caller)
 
     # What repairs are fitted on
 
@@ -88,18 +98,17 @@ class Bench:
 
     def held_out(self, items: Integers, known: Integers) -> Plan:
         """Fitted on text that is not evaluated: `fit_on`, the corpus, or that of known items."""
-        if self.fit_on is not None:
-            fits, n_removed = self._fits_elsewhere(items)
-            return Plan([Trial(items, known, fits)], ELSEWHERE, n_removed)
-        if len(self.task.background):
-            return Plan([Trial(items, known, self._fits_of(self.task.background))], CORPUS)
-        if isinstance(self.vectors, KeyedVectors):
-            others = self._other_rows(items)
-            if others.any():
-                fits = self._fits(lambda: self.vectors.vectors[others])
-                return Plan([Trial(items, known, fits)], VOCABULARY)
+        apart = self.apart(items)
+        if apart is not None:
+            fits, how, n_removed = apart
+            return Plan([Trial(items, known, fits)], how, n_removed)
+        return self._by_known(items, known)
+
+    def _by_known(self, items: Integers, known: Integers) -> Plan:
+        """Fitted on the text of known items, without the evaluated sentences."""
         texts = self.task.members[known].ravel()
-        clean = texts[~np.isin(self._sentences[texts], self._sentences[self.task.texts_of(items)])]
+        sentences = sentence_numbers(self.task)
+        clean = texts[~np.isin(sentences[texts], sentences[self.task.texts_of(items)])]
         if not len(clean):
             raise InputError(
                 f"{self.caller}: {self.task.name!r} must have text to fit on that is not "
@@ -117,15 +126,40 @@ class Bench:
                 f"{self.caller}: {self.task.name!r} must have items in at least 2 groups that "
                 f"share no sentence, got {n_made}. Give more items."
             )
-        plans = [
-            self.held_out(items[folds == fold], items[folds != fold]) for fold in range(n_made)
-        ]
-        how = plans[0].fitted_on
-        return Plan(
-            [plan.trials[0] for plan in plans],
-            FOLDS if how == TRAINING else how,
-            max(plan.n_removed for plan in plans),
-        )
+        parts = [(items[folds == fold], items[folds != fold]) for fold in range(n_made)]
+        apart = self.apart(items)
+        if apart is not None:  # one fit serves all folds
+            fits, how, n_removed = apart
+            return Plan([Trial(*part, fits) for part in parts], how, n_removed)
+        plans = [self._by_known(*part) for part in parts]
+        removed = max(plan.n_removed for plan in plans)
+        return Plan([plan.trials[0] for plan in plans], FOLDS, removed)
+
+    def apart(self, items: Integers) -> tuple[Fits, str, int] | None:
+        """What is fitted on text or vectors of no item, what that is, and how much was removed.
+
+        None where there is nothing but the text of other items.
+        """
+        if self.fit_on is not None:
+            fits, n_removed = self._fits_elsewhere(items)
+            return fits, ELSEWHERE, n_removed
+        if len(self.task.background):
+            return self._fits_of(self.task.background), CORPUS, 0
+        if isinstance(self.vectors, KeyedVectors):
+            others = self._other_rows(items)
+            if others.sum() > (~others).sum():  # a few rows more than the items' own tell little
+                fits = self._fits(lambda: self.vectors.vectors[others])
+                return fits, VOCABULARY, int((~others).sum())
+        return None
+
+    def everything(self, items: Integers) -> Fits:
+        """Fitted on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
+        if self.fit_on is not None:
+            elsewhere = self._elsewhere
+            return Fits(lambda level: elsewhere.rows(level, _upto(elsewhere)), self.candidates)
+        if len(self.task.background):
+            return self._fits_of(self.task.background)
+        return self.evaluated(items).trials[0].fits
 
     # What candidates get
 
@@ -164,9 +198,19 @@ class Bench:
         after = self.space.repaired(repair, candidate.level, texts)
         return self.space.pooled[texts], after[texts]
 
-    def fit_rows(self, level: str, plan: Plan) -> Rows:
-        """What the repairs of the first trial are fitted on."""
-        return plan.trials[0].fits._at(level)
+    def expect_defined(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise unless every score without repair is one."""
+        if any(math.isnan(outcome.value) for outcome in outcomes):
+            raise InputError(
+                f"{self.caller}: the scores of {self.task.name!r} must be defined in every fold, "
+                "got labels or vectors that are constant. Give more items."
+            )
+
+    def shift(self, level: str, trial: Trial) -> Shift:
+        """How far the rows of a trial's texts are from those that its repairs are fitted on."""
+        texts = self.task.texts_of(trial.items)
+        center = Center().fit_statistic(trial.fits.moments(level))
+        return center.shift(self.space.rows(level, texts))
 
     # Rows
 
@@ -181,35 +225,60 @@ class Bench:
 
     def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
         assert self.fit_on is not None
-        if self._elsewhere is None:
-            self._elsewhere = space(self.vectors, self.fit_on, self.caller)
-        elsewhere = self._elsewhere
-        evaluated = {_sentence(self.task.texts[i]) for i in self.task.texts_of(items)}
-        kept = [i for i, text in enumerate(self.fit_on) if _sentence(text) not in evaluated]
+        evaluated = {whole(self.task.texts[i]) for i in self.task.texts_of(items)}
+        kept = [i for i, text in enumerate(self.fit_on) if whole(text) not in evaluated]
         if not kept:
             raise InputError(
-                f"{self.caller}: fit_on must have text that is not evaluated, got none."
+                f"{self.caller}: fit_on must have text that is not evaluated, got none. Give "
+                "other text."
             )
-        texts = np.array(kept)
+        texts, elsewhere = np.array(kept), self._elsewhere
         fits = Fits(lambda level: elsewhere.rows(level, texts), self.candidates)
         return fits, len(self.fit_on) - len(kept)
 
+    @cached_property
+    def _elsewhere(self) -> Space:
+        """The space of `fit_on`."""
+        assert self.fit_on is not None
+        return space(self.vectors, self.fit_on, self.caller)
+
     def _other_rows(self, items: Integers) -> NDArray[np.bool_]:
-        """Which rows of the keyed vectors are of none of the items' texts."""
-        words = self.vectors.words
-        others = np.ones(len(self.vectors.vectors), dtype=bool)
-        others[[words[self.task.texts[i]] for i in self.task.texts_of(items)]] = False
-        return others
-
-    @property
-    def _sentences(self) -> Integers:
-        numbers: dict[str, int] = {}
-        found = [numbers.setdefault(_sentence(t), len(numbers)) for t in self.task.texts]
-        return np.array(found)
+        """Which rows of the keyed vectors are none of the items', nor equal to one of these."""
+        rows, words = self.vectors.vectors, self.vectors.words
+        used = {rows[words[self.task.texts[i]]].tobytes() for i in self.task.texts_of(items)}
+        return np.array([row.tobytes() not in used for row in rows])
 
 
-def _sentence(text: Text) -> str:
-    return text.text if isinstance(text, Span) else text
+def warned(bench: Bench, level: str, trial: Trial) -> str:
+    """In words, how far a trial is from what its repairs are fitted on, with a warning; or ""."""
+    found = bench.shift(level, trial)
+    if not found.large:
+        return ""
+    warnings.warn(
+        f"{bench.caller}: {bench.task.name!r} is far from what repairs were fitted on. {found}.",
+        IsotropyWarning,
+        stacklevel=4,
+    )
+    return str(found)
+
+
+def sentence_numbers(task: Task) -> Integers:
+    """The number of each text's sentence, which several spans can be of."""
+    _, numbers = distinct([whole(text) for text in task.texts])
+    return np.array([numbers[whole(text)] for text in task.texts])
+
+
+def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
+    if isinstance(texts, str):
+        raise InputError(f"{caller}: fit_on must be a list of texts, got a string.")
+    found, _ = distinct(texts)
+    if not found:
+        raise InputError(f"{caller}: fit_on must have at least one text, got none.")
+    return found
+
+
+def _upto(found: Space) -> Integers:
+    return np.arange(found.tokens.n_texts)
 
 
 def grouped_folds(groups: Integers, n_folds: int, seed: int) -> Integers:
@@ -231,6 +300,10 @@ def sampled(items: Integers, n: int, seed: int = 0) -> Integers:
     if len(items) <= n:
         return items
     return np.sort(np.random.default_rng(seed).choice(items, n, replace=False))
+
+
+def nobody(name: str, n_done: int, n_all: int) -> None:
+    """Tells nobody."""
 
 
 class Watch:

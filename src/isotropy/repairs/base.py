@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -324,9 +325,9 @@ class SummedRepair(Repair):
         self._check_params()
         self.n_features_in_ = statistic.n_features
         self.n_samples_seen_ = statistic.n_rows
-        self.statistic_ = statistic
-        self.moments_ = statistic if isinstance(statistic, Moments) else None
-        self._solve(statistic)
+        self.statistic_ = copy.deepcopy(statistic)  # rows that are added later are this repair's
+        self.moments_ = self.statistic_ if isinstance(self.statistic_, Moments) else None
+        self._solve(self.statistic_)
         return self
 
     def merge(self, other: Self) -> Self:

@@ -98,8 +98,9 @@ class KeyedVectors(ArraySource):
 
     def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
         """The row of each text, which must be among the keys."""
-        found = [self.words.get(text) for text in texts]
-        unknown = [text for text, row in zip(texts, found, strict=True) if row is None]
+        asked = list(texts)
+        found = [self.words.get(text) for text in asked]
+        unknown = [text for text, row in zip(asked, found, strict=True) if row is None]
         if unknown:
             raise InputError(
                 f"{self.caller}: texts must be among the keys, got {len(unknown):,} that are not: "

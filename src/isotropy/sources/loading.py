@@ -31,6 +31,20 @@ def is_sentence_transformer(name_or_path: Any) -> bool:
     return (Path(os.fspath(name_or_path)) / "modules.json").is_file()
 
 
+def pools_itself(name_or_path: Any) -> bool:
+    """Whether a folder, or a model on the hub, is one of sentence-transformers."""
+    path = Path(os.fspath(name_or_path))
+    if path.exists():
+        return is_sentence_transformer(path)
+    try:
+        from huggingface_hub import hf_hub_download
+
+        hf_hub_download(os.fspath(name_or_path), "modules.json")
+    except Exception:  # there is none, or no hub to ask
+        return False
+    return True
+
+
 def is_model(name_or_path: Any) -> bool:
     """Whether a local path holds a model, rather than vectors."""
     path = Path(os.fspath(name_or_path))

@@ -118,6 +118,10 @@ def open_texts(texts: Any, columns: Sequence[str] | None = None, caller: str = "
 
     if isinstance(texts, (TextList, TextFile)):
         return texts
+    if isinstance(texts, str) and " " in texts and not os.path.exists(texts):
+        raise InputError(
+            f"{caller}: there is no file {texts[:60]!r}. Check the path, or give texts in a list."
+        )
     if isinstance(texts, (str, os.PathLike)):
         return TextFile(texts, columns, caller)
     if columns is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from isotropy.errors import InputError
+from isotropy.sources.texts import distinct
 from isotropy.tasks.retrieval import Retrieval
 
 
@@ -20,13 +20,17 @@ def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)
     >>> adjacent(["How are you?", "I am fine.", "Rain fell.", "The river rose."]).n_items
     2
     """
+    if len(texts) < 4:
+        raise InputError(f"adjacent: texts must be at least 4, got {len(texts)}.")
     return titled(texts[0 : len(texts) - 1 : 2], texts[1::2], name)
 
 
 def titled(
     titles: Sequence[str], bodies: Sequence[str], name: str = "title to body (pseudo-task)"
 ) -> Retrieval:
-    """Search in which each title must find its body among all bodies; repeated titles are left out.
+    """Search in which each title must find its body among all bodies.
+
+    Titles that return, or that are a body themselves, are left out.
 
     Parameters
     ----------
@@ -37,11 +41,14 @@ def titled(
         raise InputError(
             f"titled: titles and bodies must be as many, got {len(titles)} and {len(bodies)}."
         )
-    first: dict[str, int] = {}
-    for number, title in enumerate(titles):
-        first.setdefault(title, number)
-    queries = [title for title, number in first.items() if title != bodies[number]]
-    judged: list[tuple[Any, Any, float]] = [
-        (place, first[title], 1.0) for place, title in enumerate(queries)
-    ]
-    return Retrieval(queries, list(bodies), judged, name=name)
+    documents, numbers = distinct(bodies)
+    found: dict[str, int] = {}
+    for title, body in zip(titles, bodies, strict=True):
+        if title not in numbers:
+            found.setdefault(title, numbers[body])
+    if len(found) < 2:
+        raise InputError(
+            f"titled: titles must be at least 2 that differ and are no bodies, got {len(found)}."
+        )
+    judged = [(place, number, 1.0) for place, number in enumerate(found.values())]
+    return Retrieval(list(found), documents, judged, name=name)

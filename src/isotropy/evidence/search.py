@@ -1,0 +1,378 @@
+"""The search behind advise: choosing and testing on items kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.evidence.advice import Advice, percent
+from isotropy.evidence.candidates import NONE, Candidate, Fits, fit_alone, parsed, searched
+from isotropy.evidence.significance import Fold, difference, interval, items_needed
+from isotropy.evidence.spaces import SENTENCE, Integers, Space, encoder_of
+from isotropy.evidence.trials import (
+    Bench,
+    Plan,
+    Progress,
+    Watch,
+    nobody,
+    sampled,
+    sentence_numbers,
+    warned,
+)
+from isotropy.linalg import Floats
+from isotropy.sources.texts import Text
+from isotropy.tasks import Outcome, Task
+
+LEVEL = 0.025  # of the one-sided test that a recommendation must pass
+N_DRAWS = 1999  # of the bootstrap that gives standard errors, and chance
+LEAST_ITEMS = 20
+
+
+def advise(
+    vectors: Any,
+    task: Task | None = None,
+    fit_on: Sequence[Text] | Mapping[str, Sequence[Text]] | None = None,
+    *,
+    budget: int = 24,
+    candidates: Sequence[Any] | None = None,
+    n_folds: int = 5,
+    max_items: int = 2000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Advice:
+    """Whether a repair helps on a task, and which: chosen by cross-validation, tested apart.
+
+    Inside, candidates are compared on folds and the simplest is taken that is within one standard
+    error of the best, the error being that of their paired difference. Outside, that procedure is
+    tested as a whole: what it chooses without a fold is compared with no repair on that fold. It
+    recommends something only where this one-sided test holds at 2.5 %.
+
+    Parameters
+    ----------
+    vectors : Encoder, KeyedVectors, array of shape (len(task.texts), n_features), or anything \
+            with `encode`
+    task : Task
+        Its training part is what is chosen with, and its test part (dev where test has no labels)
+        what the choice is scored on; an undivided task is scored on the outer folds.
+    fit_on : list of texts, or mapping of names to such, optional
+        What repairs are fitted on. By default the corpus, or the text of the other items.
+        With several, the first is used, and the advice says what each would have led to.
+    budget : int
+        Repairs tried at most, the simplest first.
+    candidates : sequence, optional
+        What to search, the simplest first, instead of the default: names of repairs, repairs or
+        candidates, as of `compare`.
+    n_folds, max_items, seed : int
+        Folds, items of the training part used at most, and the seed of both.
+    progress : callable, optional
+        Called with a name, how many candidates are done, and how many there are.
+
+    Returns
+    -------
+    Advice
+
+    Notes
+    -----
+    Candidates are fitted without labels, so one fit a fold serves choosing and testing: what is
+    chosen for a fold never depends on that fold's labels except through heads trained on other
+    folds. Seeds of clusterings are fixed.
+    """
+    watch = Watch()
+    if task is None:
+        raise InputError(
+            "advise: task must be given, got None. Without labels use diagnose(vectors, texts)."
+        )
+    if not isinstance(task, Task):
+        raise InputError(f"advise: task must be a Task, got {type(task).__name__}.")
+    checks.integer(n_folds, "n_folds", "advise", 2)
+    checks.integer(max_items, "max_items", "advise", LEAST_ITEMS)
+    checks.integer(budget, "budget", "advise", 1)
+    checks.integer(seed, "seed", "advise", 0)
+    searches: dict[str, Search] = {}
+    for name, texts in _named(fit_on).items():
+        known = next((search.bench.space for search in searches.values()), None)
+        searches[name] = Search(
+            vectors, task, texts, budget, candidates, n_folds, max_items, seed, progress, known
+        )
+    first, *others = searches.values()
+    if len(first.candidates) == 1:
+        raise InputError("advise: candidates must hold a repair, got none.")
+    by_fit_text = {name: search.summary() for name, search in searches.items() if others}
+    return first.advice(watch, by_fit_text)
+
+
+def _named(fit_on: Any) -> dict[str, Any]:
+    if isinstance(fit_on, Mapping):
+        if not fit_on:
+            raise InputError("advise: fit_on must name at least one text, got none.")
+        return dict(fit_on)
+    return {"": fit_on}
+
+
+class Search:
+    """The choice among candidates on the folds of a task's items, and its test."""
+
+    def __init__(
+        self,
+        vectors: Any,
+        task: Task,
+        fit_on: Sequence[Text] | None,
+        budget: int,
+        candidates: Sequence[Any] | None,
+        n_folds: int,
+        max_items: int,
+        seed: int,
+        progress: Progress | None = None,
+        known: Space | None = None,
+    ) -> None:
+        vectors = encoder_of(vectors, task.texts, "advise")
+        for spec in candidates or ():
+            parsed(spec, (SENTENCE,))  # refused before anything is encoded
+        inside, self.scored_on, self.outside = divided(task, max_items, seed)
+        used = inside if self.outside is None else np.union1d(inside, self.outside)
+        if len(inside) < LEAST_ITEMS:
+            raise InputError(
+                f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
+                f"with, got {len(inside)}. Give more items."
+            )
+        if len(used) < task.n_items:
+            task = task.subset(used)
+            inside, self.scored_on, self.outside = divided(task, max_items, seed)
+        self.task, self.seed, self.inside_items = task, seed, inside
+        self.bench = Bench(vectors, task, (), fit_on, "advise", known)
+        levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
+        wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
+        repairs = [c for c in wanted if c.method != NONE]
+        self.candidates = self.bench.candidates = [Candidate(NONE), *repairs[:budget]]
+        self.plan = self.bench.across(inside, n_folds, seed)
+        self.outcomes = self._tried(progress or nobody)
+        self.values = np.array([[o.value for o in outcomes] for outcomes in self.outcomes])
+        self.undefined = np.isnan(self.values).any(axis=1)
+        self.draws = self._resampled()
+        self.covariances = [np.atleast_2d(np.cov(part)) for part in self.draws.transpose(1, 0, 2)]
+        self.chosen = int(self.choice(self.values.T[None], self._all)[0])
+
+    def _tried(self, progress: Progress) -> list[list[Outcome]]:
+        """What every candidate gets on each fold."""
+        found = []
+        for number, candidate in enumerate(self.candidates):
+            progress(self.task.name, number, len(self.candidates))
+            outcomes = self.bench.outcomes(candidate, self.plan)
+            if candidate.method == NONE:
+                self.bench.expect_defined(outcomes)
+            found.append(outcomes)
+        progress(self.task.name, len(found), len(found))
+        return found
+
+    @property
+    def _all(self) -> Integers:
+        return np.arange(len(self.plan.trials))
+
+    def _resampled(self) -> Floats:
+        """Scores of (candidate, fold, draw), where all candidates have the same groups drawn."""
+        found = np.empty((len(self.candidates), len(self.plan.trials), N_DRAWS))
+        for k, trial in enumerate(self.plan.trials):
+            weights = group_weights(self.task.groups[trial.items], N_DRAWS, [self.seed, k])
+            for c, outcomes in enumerate(self.outcomes):
+                drawn = outcomes[k].resampled(weights)
+                found[c, k] = np.where(np.isnan(drawn), outcomes[k].value, drawn)
+        return np.nan_to_num(found)
+
+    def choice(self, values: Floats, folds: Integers) -> Integers:
+        """The simplest candidate within one standard error of the best on these folds.
+
+        Of many sets of scores at once: values has the shape (n_sets, n_folds, n_candidates).
+        """
+        means = np.where(self.undefined, -np.inf, values[:, folds].mean(axis=1))
+        total = sum(self.covariances[k] for k in folds) / len(folds) ** 2
+        variances = np.diag(total)
+        errors = np.sqrt(np.maximum(variances[:, None] + variances - 2 * total, 0))
+        best = means.argmax(axis=1)
+        top = np.take_along_axis(means, best[:, None], axis=1)
+        within: Integers = (means >= top - errors[best]).argmax(axis=1)
+        return within
+
+    def gains(self, values: Floats) -> tuple[Floats, Integers]:
+        """What the procedure gains over none on folds it did not see, and what it chose for each.
+
+        The sum over folds of what is chosen without a fold, less none, on that fold, in standard
+        errors: a sure gain by a simple candidate must not drown in what noisy ones gain by chance.
+        """
+        sets = np.arange(len(values))
+        chosen = np.stack([self.choice(values, np.delete(self._all, k)) for k in self._all])
+        gained, variance = np.zeros(len(values)), np.zeros(len(values))
+        for k, covariance in enumerate(self.covariances):
+            of_lead = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
+            gained += values[sets, k, chosen[k]] - values[:, k, 0]
+            variance += np.maximum(of_lead, 0)[chosen[k]]
+        return gained / np.sqrt(np.where(variance > 0, variance, np.inf)), chosen
+
+    def summary(self) -> dict[str, Any]:
+        """What was chosen, what it scored inside, and how sure choosing it is."""
+        return {
+            "choice": str(self.candidates[self.chosen]),
+            "score": percent(self.inside(self.chosen)),
+            "p": self.tested()[1],
+        }
+
+    def tested(self) -> tuple[list[Fold], float]:
+        """What is chosen without each fold against none on that fold, and its one-sided p.
+
+        Choosing for a fold sees the others, and each of these is tested with what was chosen
+        partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
+        is held against what the same procedure gains where no candidate differs from none: on the
+        bootstrap's scores, each moved to the same mean.
+        """
+        gain, chosen = self.gains(self.values.T[None])
+        null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
+        chance, _ = self.gains(null)
+        p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
+        folds = [
+            Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
+            for k, (trial, c) in enumerate(zip(self.plan.trials, chosen[:, 0], strict=True))
+        ]
+        return folds, p
+
+    def advice(self, watch: Watch, by_fit_text: dict[str, dict[str, Any]]) -> Advice:
+        outer, p = self.tested()
+        wanted = self.candidates[self.chosen]
+        recommended = self.chosen != 0 and p <= LEVEL
+        choice = wanted if recommended else Candidate(NONE)
+        repair = None
+        scored = outer if recommended and self.outside is None else self._outside(choice)
+        if recommended:
+            repair = fit_alone(choice, self._fitted_on_all().rows(choice.level))
+        system = [fold.system for fold in scored]
+        baseline = [fold.baseline for fold in scored]
+        ends = interval(scored, seed=self.seed) if recommended else (0.0, 0.0)
+        rival, level = self._rival()
+        return Advice(
+            choice=choice,
+            repair=repair,
+            baseline=float(np.mean([o.value for o in baseline])),
+            score=float(np.mean([o.value for o in system])),
+            interval=ends,
+            p=p,
+            reason=self._reason(recommended, wanted, outer, p, scored, ends),
+            candidates=self._table(),
+            task=self.task.name,
+            metric=self.task.metric,
+            n_items=sum(fold.n_items for fold in scored),
+            scored_on=self.scored_on,
+            fitted_on=self.plan.fitted_on,
+            items_needed=items_needed(rival, seed=self.seed),
+            seconds=watch.seconds,
+            by_fit_text=by_fit_text,
+            shift=warned(
+                self.bench, choice.level if recommended else level, self._outer_plan.trials[0]
+            ),
+        )
+
+    @cached_property
+    def _outer_plan(self) -> Plan:
+        """How the part that was not used to choose is scored, or the folds."""
+        if self.outside is None:
+            return self.plan
+        return self.bench.held_out(self.outside, self.inside_items)
+
+    def _outside(self, choice: Candidate) -> list[Fold]:
+        """The choice and none on the part that was not used to choose, or on the folds."""
+        plan = self._outer_plan
+        none = self.bench.outcomes(Candidate(NONE), plan)
+        self.bench.expect_defined(none)
+        system = none if choice.method == NONE else self.bench.outcomes(choice, plan)
+        return self.bench.folds(plan, system, none)
+
+    def _fitted_on_all(self) -> Fits:
+        """Fits on everything that a shipped repair may be fitted on."""
+        if self.outside is None:
+            return self.bench.everything(self.inside_items)
+        return self._outer_plan.trials[0].fits
+
+    def _rival(self) -> tuple[list[Fold], str]:
+        """The best repair inside against none, and its level."""
+        means = np.where(self.undefined, -np.inf, self.values.mean(axis=1))
+        best = 1 + int(means[1:].argmax())
+        folds = self.bench.folds(self.plan, self.outcomes[best], self.outcomes[0])
+        return folds, self.candidates[best].level
+
+    def inside(self, candidate: int) -> float:
+        """Mean score on the folds."""
+        return float(self.values[candidate].mean())
+
+    def _table(self) -> list[dict[str, Any]]:
+        errors = (self.draws - self.draws[0]).mean(axis=1).std(axis=1)
+        means = self.values.mean(axis=1)
+        return [
+            candidate.to_dict()
+            | {
+                "score": percent(mean),
+                "difference": percent(mean - means[0]),
+                "standard_error": percent(error),
+            }
+            for candidate, mean, error in zip(self.candidates, means, errors, strict=True)
+        ]
+
+    def _reason(
+        self,
+        recommended: bool,
+        wanted: Candidate,
+        outer: list[Fold],
+        p: float,
+        scored: list[Fold],
+        ends: tuple[float, float],
+    ) -> str:
+        n, name = len(self.inside_items), self.task.name
+        gain = 100 * difference(outer)
+        if recommended:
+            low, high = (100 * end for end in ends)
+            before, after = (
+                100 * float(np.mean([getattr(fold, side).value for fold in scored]))
+                for side in ("baseline", "system")
+            )
+            return (
+                f"{wanted}, fitted on {self.plan.fitted_on}, takes {self.task.metric} of {name!r} "
+                f"from {before:.1f} to {after:.1f} on {self.scored_on} ({after - before:+.1f}, "
+                f"95 % interval {low:+.1f} to {high:+.1f}). Choosing it was tested on folds it "
+                f"did not see: {gain:+.1f} on {n:,} items, one-sided p = {p:.4f}."
+            )
+        if self.chosen == 0:
+            best = 100 * difference(self._rival()[0])
+            return (
+                f"On {n:,} items of {name!r} no repair is better than none by more than one "
+                f"standard error of the difference (the best of {len(self.candidates) - 1}: "
+                f"{best:+.1f})."
+            )
+        return (
+            f"{wanted} looked best inside, but on folds that it was not chosen with the procedure "
+            f"gains {gain:+.1f} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
+            f"below {LEVEL}."
+        )
+
+
+def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integers | None]:
+    """(items to choose with, name of what is scored on, items of that part or None for folds).
+
+    Items that share a sentence with the scored part are not chosen with.
+    """
+    chosen_with = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
+    scored = next((part for part in ("test", "dev") if part in task.parts), chosen_with)
+    if scored == chosen_with:
+        return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
+    outside, items = task.parts[scored], task.parts[chosen_with]
+    sentences = sentence_numbers(task)[task.members]
+    shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
+    return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
+
+
+def group_weights(groups: Integers, n_draws: int, seed: Sequence[int]) -> Any:
+    """How often each item counts in each draw of whole groups with replacement."""
+    _, places = np.unique(groups, return_inverse=True)
+    n = int(places.max()) + 1
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_draws)
+    return drawn[:, places]

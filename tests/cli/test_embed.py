@@ -1,0 +1,152 @@
+"""isotropy embed: what is written, said and refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import isotropy
+from isotropy.cli import Commands
+from isotropy.cli.embed import embed
+from isotropy.sources.encoder import Encoder
+from isotropy.sources.keyed import KeyedVectors
+
+from .. import tiny_models
+from ..tiny_models import TEXTS
+
+pytest.importorskip("transformers")
+
+app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command()(embed)
+app.callback()(lambda: None)
+CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["embed", *map(str, arguments)])
+
+
+def done(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert result.stdout == ""
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_models.bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS), "utf-8")
+    return path
+
+
+def test_a_row_a_text_beside_the_text(bert, texts, tmp_path):
+    assert done(bert, texts, "--out", tmp_path / "x.parquet") == ""
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table["text"].to_pylist() == TEXTS
+    expected = Encoder(bert, pool="mean").encode(TEXTS)
+    np.testing.assert_allclose(np.stack(table["embedding"].to_numpy()), expected, **CLOSE)
+    found = KeyedVectors.load(tmp_path / "x.parquet").encode(TEXTS[::-1])
+    np.testing.assert_allclose(found, expected[::-1], **CLOSE)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".vec", ""])
+def test_every_sink_takes_the_rows(suffix, bert, texts, tmp_path):
+    done(bert, texts, "--out", tmp_path / f"x{suffix}")
+    source = isotropy.open(tmp_path / f"x{suffix}")
+    rows = np.concatenate([b.rows for c in source.chunks() for b in source.read(c)])
+    np.testing.assert_allclose(rows, Encoder(bert, pool="mean").encode(TEXTS), **CLOSE)
+
+
+def test_options_are_those_of_the_encoder(bert, texts, tmp_path):
+    options = ("--layer", "first-last", "--pool", "tokens", "--special-tokens")
+    options += ("--batch-tokens", 20, "--device", "cpu", "--cache", tmp_path / "cache")
+    for _ in range(2):
+        done(bert, texts, "--out", tmp_path / "x.parquet", *options)
+        encoder = Encoder(bert, layer="first-last", pool="tokens", special_tokens=True)
+        table = pq.read_table(tmp_path / "x.parquet")
+        rows = np.stack(table["embedding"].to_numpy())
+        np.testing.assert_allclose(rows, encoder.encode(TEXTS), **CLOSE)
+        assert table.drop_columns("embedding").to_pydict() == encoder.labels(TEXTS).to_pydict()
+    assert list((tmp_path / "cache").rglob("*.npz"))
+
+
+def test_columns_beside_the_texts_come_along(bert, tmp_path):
+    path = tmp_path / "x.jsonl"
+    rows = [{"id": i, "title": text, "lang": "en"} for i, text in enumerate(TEXTS)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    done(bert, path, "--column", "title", "--out", tmp_path / "x.parquet")
+    found = pq.read_table(tmp_path / "x.parquet").drop_columns("embedding").to_pydict()
+    assert found == {"title": TEXTS, "id": list("01234"), "lang": ["en"] * 5}
+
+
+def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
+    (tmp_path / "x.txt").write_text("the cat sat on the mat\n\ndog\n  \nthe cat sat on a mat\n")
+    said = done(bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6)
+    assert said.splitlines() == [
+        "2 blank texts left out",
+        "2 of 3 texts are longer than the 6 tokens taken; the rest of them is cut off",
+    ]
+    said = done(
+        bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6, "--pool", "tokens"
+    )
+    assert "2 of 3 texts are longer" in said
+    assert len(np.load(tmp_path / "x.npy")) == 9
+
+
+def test_a_sentence_transformers_folder_pools_as_it_does_itself(texts, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    path = tiny_models.sentence_bert(tmp_path / "model", max_length=32)
+    done(path, texts, "--out", tmp_path / "x.npy")
+    expected = sentence_transformers.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, **CLOSE)
+    done(path, texts, "--out", tmp_path / "x.npy", "--pool", "mean")
+    assert np.load(tmp_path / "x.npy").shape == (5, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--layer", "all"), "embed: --layer must be a number or first-last, got 'all'"),
+        (("--layer", 9), "Encoder: layer must be in -4..3"),
+        (("--column", "title"), "a .txt file has no columns"),
+        (("--device", "nowhere"), "device 'nowhere' cannot be used"),
+        (("--pool", "own"), "has no modules.json"),
+        (("--pool", "max"), "--pool"),
+    ],
+)
+def test_wrong_options_give_one_line_and_write_nothing(options, match, bert, texts, tmp_path):
+    result = run(bert, texts, "--out", tmp_path / "x.npy", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert match in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "x.npy").exists()
+
+
+def test_bad_input_gives_one_line_and_writes_nothing(bert, texts, tmp_path):
+    (tmp_path / "latin1.txt").write_bytes(b"fine\ncaf\xe9\n")
+    (tmp_path / "notes").mkdir()
+    out = ("--out", tmp_path / "x.npy")
+    cases = [
+        ((bert, tmp_path / "latin1.txt", *out), "must be UTF-8, got other bytes in line 2"),
+        ((bert, tmp_path / "none.txt", *out), "embed: there is no file"),
+        ((tmp_path / "notes", texts, *out), "holds no model"),
+        ((bert, texts, "--out", tmp_path / "x.doc"), "must end in one of"),
+        ((bert, texts, "--out", tmp_path / "no" / "x.npy"), "must be a file in an existing folder"),
+    ]
+    for arguments, match in cases:
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert match in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("x.*"))

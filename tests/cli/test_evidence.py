@@ -1,0 +1,576 @@
+"""compare, advise and calibrate from the command line: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import isotropy
+from isotropy import KeyedVectors, ScoreCalibrator
+from isotropy.cli import app
+from isotropy.evidence import advise, compare
+from isotropy.tasks import open_task
+
+from .. import tiny_models
+from ..evidence import examples
+
+PROMISED = {"choice", "params", "baseline", "score", "interval", "p", "reason", "candidates"}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def done(*arguments, stderr=""):
+    """stdout of a command that ends well."""
+    result = run(*arguments)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert result.stderr == stderr
+    return result.stdout
+
+
+def refused(*arguments):
+    """The one line of a command that does not."""
+    result = run(*arguments)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def write_vectors(path, texts, X):
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
+    pq.write_table(pa.table({"text": texts, "vector": lists}), path)
+    return path
+
+
+def write_pairs(path, task, items=slice(None)):
+    lines = ["score\tsentence1\tsentence2"]
+    for (a, b), score in zip(task.members[items], task.scores[items], strict=True):
+        lines.append(f"{float(score)!r}\t{task.texts[a]}\t{task.texts[b]}")
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """(file of vectors, file of pairs) with a direction planted in all rows."""
+    task, X = examples.sts("planted", n=100, d=14)
+    vectors = write_vectors(tmp_path / "vectors.parquet", task.texts, X)
+    return vectors, write_pairs(tmp_path / "pairs.tsv", task)
+
+
+@pytest.fixture
+def texts(planted, tmp_path):
+    names = KeyedVectors.load(planted[0]).words
+    (tmp_path / "texts.txt").write_text("\n".join(names) + "\n", "utf-8")
+    return tmp_path / "texts.txt"
+
+
+def line(command, files, *options):
+    vectors, pairs = files
+    return (command, vectors, "--task", "sts", "--data", pairs, *options)
+
+
+def timeless(found):
+    return {key: value for key, value in found.items() if key != "seconds"}
+
+
+# compare
+
+
+def test_compare_prints_what_it_finds_in_python(planted):
+    repairs = ("--repairs", "center", "--repairs", "all-but-the-top:n_components=1")
+    found = json.loads(done(*line("compare", planted, "--json", *repairs)))
+    task, vectors = open_task("sts", planted[1]), KeyedVectors.load(planted[0])
+    expected = compare(vectors, task, ["center", "all-but-the-top:n_components=1"]).to_dict()
+    assert set(found) == {"transductive", "notes", "results"}
+    assert [timeless(r) for r in found["results"]] == [timeless(r) for r in expected["results"]]
+    assert [result["method"] for result in found["results"]] == [
+        "none", "center", "all-but-the-top",
+    ]  # fmt: skip
+
+
+def test_compare_prints_a_table_of_every_repair(planted):
+    output = done(*line("compare", planted, "--seeds", 1))
+    assert output.startswith("pairs: spearman, 100 items, fitted on the other folds\n")
+    for name in ("none", *isotropy.repairs.Repair.by_name):
+        assert f"\n  {name} " in output
+
+
+def test_compare_says_where_it_is_transductive(planted):
+    options = ("--repairs", "center", "--transductive")
+    assert "(transductive)" in done(*line("compare", planted, *options))
+    assert json.loads(done(*line("compare", planted, *options, "--json")))["transductive"] is True
+
+
+def test_compare_evaluates_a_part_and_fits_on_another(tmp_path):
+    task, X = examples.sts("planted", n=90, d=8)
+    vectors = write_vectors(tmp_path / "vectors.parquet", task.texts, X)
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, items in (("train", slice(0, 50)), ("dev", slice(50, 70)), ("test", slice(70, 90))):
+        write_pairs(data / f"{name}.tsv", task, items)
+    options = ("--repairs", "center", "--json")
+    for part, n_items in (((), 20), (("--part", "test"), 20), (("--part", "train"), 50)):
+        found = json.loads(done(*line("compare", (vectors, data), *options, *part)))
+        assert [result["n_items"] for result in found["results"]] == [n_items] * 2
+    said = refused(*line("compare", (vectors, data), "--part", "validation"))
+    assert "part must be one of train, dev, test of 'data', got 'validation'" in said
+
+
+def test_compare_fits_on_text_that_is_given(planted, tmp_path):
+    vectors, pairs = planted
+    keyed = KeyedVectors.load(vectors)
+    words = [f"word {i}" for i in range(60)]
+    more = np.vstack([keyed.vectors, keyed.vectors[:60] + 0.01])
+    write_vectors(vectors, [*keyed.words, *words], more)
+    for name, part in (("one", words[:30]), ("two", words[30:])):
+        (tmp_path / f"{name}.txt").write_text("\n".join([*part, "a0"]), "utf-8")
+    options = ("--repairs", "center", "--fit-on", tmp_path / "one.txt", "--json")
+    found = json.loads(done(*line("compare", planted, *options, "--fit-on", tmp_path / "two.txt")))
+    expected = compare(
+        KeyedVectors.load(vectors), open_task("sts", pairs), ["center"], fit_on=[*words, "a0"]
+    )
+    assert found["results"][1]["score"] == expected.to_dict()["results"][1]["score"]
+    assert found["results"][1]["fitted_on"] == "other text"
+    assert found["notes"] == [
+        "pairs: 1 evaluated sentences were removed from the text that repairs are fitted on."
+    ]
+
+
+# advise
+
+
+def test_advise_prints_what_it_finds_in_python(planted):
+    found = json.loads(done(*line("advise", planted, "--json", "--budget", 6)))
+    assert set(found) >= PROMISED
+    task, vectors = open_task("sts", planted[1]), KeyedVectors.load(planted[0])
+    expected = json.loads(json.dumps(advise(vectors, task, budget=6).to_dict()))
+    assert timeless(found) == timeless(expected)
+    assert found["choice"] == "all-but-the-top"
+    assert found["score"] > found["baseline"] + 5
+
+
+def test_advise_says_it_in_words(planted):
+    output = done(*line("advise", planted, "--budget", 5))
+    assert output.startswith("Repair it: all-but-the-top(n_components=1).\n")
+    assert "one-sided p" in output
+
+
+def test_a_saved_repair_is_one_that_apply_takes(planted, tmp_path):
+    saved, out = tmp_path / "repair.safetensors", tmp_path / "fixed.parquet"
+    result = run(*line("advise", planted, "--budget", 5, "--save", saved, "--json"))
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["choice"] == "all-but-the-top"
+    assert result.stderr == f"saved AllButTheTop(n_components=1) to {saved}\n"
+    assert done("apply", saved, planted[0], "--column", "vector", "--out", out) == ""
+    X = KeyedVectors.load(planted[0]).vectors
+    expected = isotropy.AllButTheTop(1).fit(X).transform(X)
+    np.testing.assert_allclose(KeyedVectors.load(out).vectors, expected, rtol=1e-4, atol=1e-4)
+    assert isotropy.load(saved).note_ == f"sentence level, {planted[0]}, {planted[1]}"
+
+
+def test_nothing_is_saved_where_nothing_is_recommended(tmp_path):
+    task, X = examples.sts("random", n=60, d=14)
+    files = write_vectors(tmp_path / "v.parquet", task.texts, X), tmp_path / "pairs.tsv"
+    write_pairs(files[1], task)
+    saved = tmp_path / "repair.safetensors"
+    said = "nothing was saved, as no repair is recommended\n"
+    found = json.loads(done(*line("advise", files, "--save", saved, "--json"), stderr=said))
+    assert found["choice"] == "none"
+    assert found["score"] == found["baseline"]
+    assert not saved.exists()
+
+
+def test_several_texts_to_fit_on_are_reported(planted, texts, tmp_path):
+    vectors, _ = planted
+    keyed = KeyedVectors.load(vectors)
+    words = [f"word {i}" for i in range(200)]
+    write_vectors(vectors, [*keyed.words, *words], np.vstack([keyed.vectors, keyed.vectors]))
+    paths = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path, part in zip(paths, (words[::2], words[1::2]), strict=True):
+        path.write_text("\n".join(part), "utf-8")
+    options = ("--budget", 5, "--json", "--fit-on", paths[0])
+    found = json.loads(done(*line("advise", planted, *options, "--fit-on", paths[1])))
+    assert list(found["by_fit_text"]) == [str(path) for path in paths]
+    assert json.loads(done(*line("advise", planted, *options)))["by_fit_text"] == {}
+
+
+def test_without_a_task_it_diagnoses(planted, texts):
+    found = json.loads(done("advise", planted[0], "--data", texts, "--json"))
+    assert set(found) >= PROMISED
+    assert (found["choice"], found["p"]) == ("none", None)
+    assert found["items_needed"] > 1
+    assert found["geometry"]["n_samples"] == 200
+    assert "nothing is recommended" in done("advise", planted[0], "--data", texts)
+
+
+def test_a_pseudo_task_is_labelled_so(planted, texts):
+    command = ("advise", planted[0], "--task", "pseudo", "--data", texts, "--budget", 2)
+    found = json.loads(done(*command, "--json"))
+    assert "pseudo" in found["task"]
+    assert "pseudo" in found["reason"]
+    assert "pseudo" in done(*command)
+    assert "pseudo" in done("compare", *command[1:-2], "--repairs", "center")
+
+
+def test_pairs_of_unknown_words_are_counted(tmp_path):
+    random = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(50)]
+    vectors = write_vectors(tmp_path / "v.parquet", words, random.standard_normal((50, 4)))
+    rows = [f"w{i}\tw{(i * 7 + 1) % 50 if i < 40 else 'unknown'}\t{i % 9}" for i in range(50)]
+    (tmp_path / "men.tsv").write_text("word1\tword2\tscore\n" + "\n".join(rows), "utf-8")
+    command = ("compare", vectors, "--task", "word-similarity", "--data", tmp_path / "men.tsv")
+    said = "40 of 50 pairs of 'men' are of words that are known\n"
+    found = json.loads(done(*command, "--repairs", "center", "--json", stderr=said))
+    assert found["results"][0]["n_items"] == 40
+
+
+# calibrate
+
+
+def test_calibrate_gives_the_threshold_of_a_rate(planted):
+    options = ("--column", "vector", "--rate", 0.05, "--score", 0.9, "--score", -0.5)
+    found = json.loads(done("calibrate", planted[0], *options, "--json"))
+    expected = ScoreCalibrator().fit(KeyedVectors.load(planted[0]).vectors)
+    assert found == {
+        "threshold": expected.threshold(0.05),
+        "false_match_rate": 0.05,
+        "mean": expected.mean_,
+        "std": expected.std_,
+        "n_pairs": 200 * 199 // 2,
+        "repair": None,
+        "scores": [
+            {"score": s, "p": expected.p_value(s), "percentile": expected.percentile(s)}
+            for s in (0.9, -0.5)
+        ],
+    }
+    output = done("calibrate", planted[0], *options)
+    assert f"threshold for a false-match rate of 0.05: {found['threshold']:.4f}" in output
+    assert "0.9: above" in output
+
+
+def test_calibrate_after_a_repair_and_save(planted, tmp_path):
+    X = KeyedVectors.load(planted[0]).vectors
+    repair = isotropy.Center().fit(X)
+    repair.save(tmp_path / "repair")
+    options = ("--column", "vector", "--repair", tmp_path / "repair", "--n-pairs", 5000)
+    saved = tmp_path / "calibrator"
+    found = json.loads(done("calibrate", planted[0], *options, "--save", saved, "--json"))
+    loaded = ScoreCalibrator.load(saved)
+    expected = ScoreCalibrator(5000).fit(X, repair=repair)
+    np.testing.assert_array_equal(loaded.scores_, expected.scores_)
+    assert (found["repair"], found["n_pairs"]) == ("center", 5000)
+    assert found["threshold"] == loaded.threshold(0.01)
+    assert abs(found["mean"]) < 0.1 < ScoreCalibrator().fit(X).mean_
+
+
+def test_calibrate_leaves_bad_rows_out_where_asked(tmp_path):
+    X = np.random.default_rng(0).standard_normal((90, 4))
+    X[4, 1] = np.nan
+    np.save(tmp_path / "x.npy", X)
+    command = ("calibrate", tmp_path / "x.npy", "--rate", 0.1, "--json")
+    assert "NaN in row 4" in refused(*command)
+    found = json.loads(done(*command, "--skip-bad-rows", stderr="1 bad row left out\n"))
+    assert found["n_pairs"] == 89 * 88 // 2
+
+
+# A model
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_models.bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    words = tiny_models.WORDS[:10]
+    random = np.random.default_rng(0)
+    rows = ["score\tsentence1\tsentence2"]
+    for i in range(60):
+        first, second = (" ".join(random.choice(words, 5)) for _ in range(2))
+        rows.append(f"{random.random():.3f}\t{first} {i}\t{second} {i}")
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows), "utf-8")
+    return tmp_path / "pairs.tsv"
+
+
+def test_a_model_is_compared_on_both_levels(bert, sentences, tmp_path):
+    repairs = ("--repairs", "center", "--repairs", "sentence/center")
+    options = (*repairs, "--cache", tmp_path / "cache", "--json")
+    first = json.loads(done(*line("compare", (bert, sentences), *options)))
+    assert [result["level"] for result in first["results"][1:]] == ["token", "sentence"]
+    assert first["results"][1]["score"] == first["results"][2]["score"]
+    again = json.loads(done(*line("compare", (bert, sentences), *options)))
+    assert [timeless(r) for r in again["results"]] == [timeless(r) for r in first["results"]]
+    other = json.loads(done(*line("compare", (bert, sentences), "--layer", 1, *repairs, "--json")))
+    assert other["results"][0]["isotropy"] != first["results"][0]["isotropy"]
+    found = json.loads(done(*line("advise", (bert, sentences), "--budget", 4, "--json")))
+    assert {candidate["level"] for candidate in found["candidates"]} == {"token", "sentence"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--layer", "many"), "--layer must be a number or first-last, got 'many'"),
+        (("--layer", "9"), "layer"),
+        (("--pool", "max"), "pool must be one of"),
+        (("--pool", "tokens"), "must pool its tokens"),
+    ],
+)
+def test_a_wrong_option_of_a_model_gets_one_line(bert, sentences, options, message):
+    assert message in refused(*line("compare", (bert, sentences), *options))
+
+
+# What is refused
+
+
+def constant(folder, vectors, pairs):
+    rows = [f"1\t{part[1]}\t{part[2]}" for part in cells(pairs)]
+    pairs.write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
+    return (), "scores of 'pairs' must differ, got 1 for every pair"
+
+
+def cells(pairs):
+    return [row.split("\t") for row in pairs.read_text("utf-8").splitlines()[1:]]
+
+
+def unlabelled(folder, vectors, pairs):
+    rows = [f"-\t{part[1]}\t{part[2]}" for part in cells(pairs)]
+    pairs.write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
+    return (), "'pairs' must have at least 2 items, got 0"
+
+
+def no_labels(folder, vectors, pairs):
+    rows = ["\t".join(part[1:]) for part in cells(pairs)]
+    pairs.write_text("sentence1\tsentence2\n" + "\n".join(rows), "utf-8")
+    return (), "'pairs' must have the columns 'score' or"
+
+
+def no_number(folder, vectors, pairs):
+    pairs.write_text(pairs.read_text("utf-8") + "high\ta\tb\n", "utf-8")
+    return (), "pairs.tsv, line 102 must have a number in 'score', got 'high'"
+
+
+def empty_text(folder, vectors, pairs):
+    pairs.write_text(pairs.read_text("utf-8") + "1\t\tb\n", "utf-8")
+    return (), "pairs.tsv, line 102 must have text in 'sentence1', got none"
+
+
+def not_utf8(folder, vectors, pairs):
+    pairs.write_bytes(pairs.read_bytes() + b"1\t\xe9t\xe9\tb\n")
+    return (), "it must be UTF-8, got byte 0xe9 in line 102"
+
+
+def unknown_texts(folder, vectors, pairs):
+    pairs.write_text(pairs.read_text("utf-8") + "1\tnobody\tknows\n", "utf-8")
+    return (), "texts must be among the keys, got 2 that are not: 'nobody', 'knows'"
+
+
+def bad_vectors(folder, vectors, pairs):
+    keyed = KeyedVectors.load(vectors)
+    X = keyed.vectors.copy()
+    X[7, 2] = np.nan
+    write_vectors(vectors, list(keyed.words), X)
+    return (), "NaN in row 7"
+
+
+def no_texts_beside_vectors(folder, vectors, pairs):
+    pq.write_table(pq.read_table(vectors).drop_columns("text"), vectors)
+    return (), "must have the column word or text"
+
+
+def wrong_key(folder, vectors, pairs):
+    return ("--key", "sentence"), "must have the column sentence, got text"
+
+
+def missing_vectors(folder, vectors, pairs):
+    vectors.unlink()
+    return (), f"there is no file {str(vectors)!r}"
+
+
+def missing_data(folder, vectors, pairs):
+    pairs.unlink()
+    return (), f"data must be a file or a folder, and there is no {str(pairs)!r}"
+
+
+def missing_fit_text(folder, vectors, pairs):
+    return ("--fit-on", folder / "no.txt"), "no.txt"
+
+
+def evaluated_fit_text(folder, vectors, pairs):
+    (folder / "fit.txt").write_text("a0\nb0\n", "utf-8")
+    return ("--fit-on", folder / "fit.txt"), "fit_on must have text that is not evaluated"
+
+
+def empty_fit_text(folder, vectors, pairs):
+    (folder / "fit.txt").write_text("\n\n", "utf-8")
+    return ("--fit-on", folder / "fit.txt"), "fit.txt"
+
+
+def one_group(folder, vectors, pairs):
+    rows = [f"{i}\ta0\t{part[2]}" for i, part in enumerate(cells(pairs))]
+    pairs.write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
+    return (), "must have items in at least 2 groups that share no sentence, got 1"
+
+
+BAD = (
+    constant,
+    unlabelled,
+    no_labels,
+    no_number,
+    empty_text,
+    not_utf8,
+    unknown_texts,
+    bad_vectors,
+    no_texts_beside_vectors,
+    wrong_key,
+    missing_vectors,
+    missing_data,
+    missing_fit_text,
+    evaluated_fit_text,
+    empty_fit_text,
+    one_group,
+)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("command", ["compare", "advise"])
+def test_bad_input_gets_one_line(command, bad, planted, tmp_path):
+    options, message = bad(tmp_path, *planted)
+    assert message in refused(*line(command, planted, "--json", *options))
+
+
+def test_too_few_items_get_one_line(planted):
+    vectors, pairs = planted
+    few = pairs.read_text("utf-8").splitlines()[:4]
+    pairs.write_text("\n".join(few), "utf-8")
+    assert "at least 20 labelled items to choose with, got 3" in refused(*line("advise", planted))
+    write_vectors(vectors, ["a0", "b0", "a1", "b1", "a2", "b2"], np.eye(6))
+    said = refused(*line("compare", planted, "--repairs", "center"))
+    assert "scores of 'pairs' must be defined in every fold" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("compare", ("--repairs", "whitening"), "method must be one of 'none'"),
+        ("compare", ("--repairs", "whiten:strength=3"), "params of whiten must be of"),
+        ("compare", ("--repairs", "whiten:power=much"), "power must be"),
+        ("compare", ("--part", "dev"), "part must be one of all of 'pairs', got 'dev'"),
+        ("compare", ("--seeds", 0), "--seeds"),
+        ("compare", ("--transductive", "--fit-on", "PAIRS"), "fit_on must not be given with"),
+        ("advise", ("--budget", 0), "--budget"),
+        ("advise", ("--save", "no/folder/repair"), "existing folder"),
+    ],
+)
+def test_a_wrong_option_gets_one_line(planted, command, options, message):
+    given = [planted[1] if option == "PAIRS" else option for option in options]
+    assert message in refused(*line(command, planted, *given))
+
+
+def test_an_unknown_task_gets_one_line(planted):
+    vectors, pairs = planted
+    for command in ("compare", "advise"):
+        said = refused(command, vectors, "--task", "poetry", "--data", pairs)
+        assert "'poetry' is not one of" in said
+        assert "'sts'" in said
+
+
+def test_a_diagnosis_has_nothing_to_save(planted, texts):
+    for option in ("--save", "--fit-on"):
+        said = refused("advise", planted[0], "--data", texts, option, texts)
+        assert said == f"advise: {option} goes with --task, got none. Name a task.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--rate", 2), "false_match_rate must be"),
+        (("--rate", 1e-9), "false_match_rate must be at least"),
+        (("--score", "nan"), "scores must be finite"),
+        (("--repair", "no.safetensors"), "there is none"),
+        (("--n-pairs", 0), "--n-pairs"),
+        (("--save", "no/folder/calibrator"), "existing folder"),
+    ],
+)
+def test_calibrate_refuses_in_one_line(planted, options, message):
+    said = refused("calibrate", planted[0], "--column", "vector", *options)
+    assert message in said
+
+
+@pytest.mark.parametrize("command", ["compare", "advise", "calibrate"])
+def test_help_has_two_examples(command):
+    examples_of = done(command, "--help").split("Examples:")[1].split("Options")[0]
+    assert examples_of.count(f"isotropy {command} ") == 2
+
+
+# Progress
+
+
+SLOWLY = """
+import sys, time
+from isotropy import cli
+from isotropy.evidence import trials
+
+outcomes = trials.Bench.outcomes
+
+def slowly(*arguments):
+    time.sleep(0.3)
+    return outcomes(*arguments)
+
+trials.Bench.outcomes = slowly
+cli.app(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "advise"])
+def test_a_terminal_gets_a_bar_of_repairs(planted, command):
+    options = {"compare": ("--repairs", "center", "--repairs", "whiten"), "advise": ("--budget", 2)}
+    ours, theirs = pty.openpty()
+    arguments = map(str, line(command, planted, "--json", *options[command]))
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        shown, deadline = b"", time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+        assert json.loads(process.stdout.read())
+    os.close(ours)
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "pairs" in text
+    assert "1/2" in text or "1/3" in text
+    assert "repairs" in text
+
+
+def test_a_pipe_gets_the_result_alone(planted):
+    command = line("advise", planted, "--json", "--budget", 2)
+    result = subprocess.run(
+        [sys.executable, "-m", "isotropy", *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert set(json.loads(result.stdout)) >= PROMISED

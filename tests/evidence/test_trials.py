@@ -1,0 +1,317 @@
+"""Trials: folds that share no sentence, and what is fitted on which text."""
+
+import numpy as np
+import pytest
+
+from isotropy import KeyedVectors
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.evidence.candidates import NONE, Candidate
+from isotropy.evidence.spaces import SENTENCE
+from isotropy.evidence.trials import (
+    CORPUS,
+    ELSEWHERE,
+    FOLDS,
+    TRAINING,
+    TRANSDUCTIVE,
+    VOCABULARY,
+    Bench,
+    grouped_folds,
+    sampled,
+    sentence_numbers,
+    warned,
+)
+from isotropy.sources.texts import Span
+from isotropy.tasks import STS, Retrieval, WordInContext, WordSimilarity
+
+from .examples import classification, pairs, sts
+
+CENTER = Candidate("center")
+
+
+def bench(task, X, *candidates, **options):
+    return Bench(X, task, candidates or (CENTER,), **options)
+
+
+def means(bench, texts):
+    """Mean row of these texts, as often as each is named."""
+    return bench.space.pooled[texts].mean(axis=0, dtype=float)
+
+
+def fitted_mean(trial):
+    return trial.fits.fitted(CENTER).mean_
+
+
+@pytest.mark.parametrize("n_folds", [2, 5])
+def test_folds_are_of_whole_groups_and_of_one_size(n_folds):
+    groups = np.random.default_rng(0).integers(0, 60, 400)
+    folds = grouped_folds(groups, n_folds, seed=0)
+    for group in range(60):
+        assert len(set(folds[groups == group])) <= 1
+    sizes = np.bincount(folds)
+    assert len(sizes) == n_folds
+    assert sizes.max() - sizes.min() <= np.bincount(groups).max()
+    assert (folds == grouped_folds(groups, n_folds, seed=0)).all()
+    assert (folds != grouped_folds(groups, n_folds, seed=1)).any()
+
+
+def test_there_are_no_more_folds_than_groups():
+    assert set(grouped_folds(np.array([7, 7, 3, 3, 3]), 5, seed=0)) == {0, 1}
+
+
+def test_a_sample_is_in_order_and_by_seed():
+    items = np.arange(10, 40)
+    found = sampled(items, 8, seed=1)
+    assert len(found) == 8
+    assert (np.diff(found) > 0).all()
+    assert (found == sampled(items, 8, seed=1)).all()
+    assert sampled(items, 30) is items
+
+
+def test_folds_share_no_sentence_and_cover_every_item():
+    texts = [(f"t{i}", f"t{(i * 7) % 90}") for i in range(60)]
+    task = STS(texts, np.arange(60) % 5)
+    X = np.random.default_rng(0).standard_normal((len(task.texts), 4))
+    plan = bench(task, X).across(np.arange(60), 5, seed=0)
+    assert plan.fitted_on == FOLDS
+    assert plan.n_removed == 0
+    assert sorted(np.concatenate([trial.items for trial in plan.trials])) == list(range(60))
+    for trial in plan.trials:
+        assert not np.intersect1d(task.texts_of(trial.items), task.texts_of(trial.train)).size
+
+
+def test_each_fold_is_fitted_on_the_others():
+    task, X = sts(n=30, d=4)
+    tried = bench(task, X)
+    for trial in tried.across(np.arange(30), 3, seed=0).trials:
+        others = np.setdiff1d(np.arange(30), trial.items)
+        expected = means(tried, task.members[others].ravel())
+        np.testing.assert_allclose(fitted_mean(trial), expected, atol=1e-6)
+
+
+def test_evaluated_sentences_are_removed_from_the_training_text():
+    texts = [("a", "b"), ("c", "d"), ("e", "a"), ("f", "g"), ("h", "b")]
+    part = ["dev", "dev", "train", "train", "train"]
+    task = STS(texts, [1, 2, 3, 4, 5], part=part)
+    X = np.random.default_rng(0).standard_normal((len(task.texts), 4))
+    tried = bench(task, X)
+    plan = tried.held_out(task.parts["dev"], task.parts["train"])
+    assert (plan.fitted_on, plan.n_removed) == (TRAINING, 2)
+    left = [task.texts.index(text) for text in "efgh"]
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
+
+
+def test_a_word_in_an_evaluated_sentence_is_removed_too():
+    shared, other = "the bank of the river", "a bank lends money"
+    items = [
+        (Span(shared, 4, 8), Span("sit on the bank", 11, 15)),
+        (Span(shared, 16, 21), Span(other, 2, 6)),
+        (Span("one bank", 4, 8), Span("two banks", 4, 9)),
+    ]
+    task = WordInContext(items, [1, 0, 1], ["dev", "train", "train"])
+    X = np.random.default_rng(0).standard_normal((len(task.texts), 4))
+    tried = bench(task, X)
+    plan = tried.held_out(task.parts["dev"], task.parts["train"])
+    left = [i for i, text in enumerate(task.texts) if text.text not in (shared, "sit on the bank")]
+    assert plan.n_removed == 1
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
+    numbers = sentence_numbers(task)
+    assert numbers[task.members[0, 0]] == numbers[task.members[1, 0]]
+
+
+def test_words_of_other_pairs_are_removed_from_a_fold_that_has_them():
+    words = [("sun", "moon"), ("sun", "tax"), ("cat", "moon"), ("cat", "tax"), ("sea", "sky")]
+    task = WordSimilarity(words, [5, 1, 2, 3, 4])
+    X = np.random.default_rng(0).standard_normal((len(task.texts), 4))
+    tried = bench(task, X)
+    for trial in tried.across(np.arange(5), 3, seed=0).trials:
+        evaluated = set(task.texts_of(trial.items))
+        numbers = task.members[np.setdiff1d(np.arange(5), trial.items)].ravel()
+        left = [i for i in numbers if i not in evaluated]
+        np.testing.assert_allclose(fitted_mean(trial), means(tried, left), atol=1e-6)
+
+
+def test_text_is_fitted_as_often_as_items_name_it():
+    task = STS([("a", "b"), ("a", "c"), ("d", "e"), ("f", "g")], [1, 2, 3, 4])
+    X = np.random.default_rng(0).standard_normal((7, 3))
+    tried = bench(task, X)
+    plan = tried.held_out(np.array([2, 3]), np.array([0, 1]))
+    expected = (2 * X[0] + X[1] + X[2]) / 4
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+
+
+def test_other_text_is_used_without_the_evaluated_one():
+    task, X = sts(n=20, d=4)
+    fit_on = [*task.texts[:6], "more", "text", "more"]
+    keyed = KeyedVectors(np.vstack([X, np.ones((2, 4))]), [*task.texts, "more", "text"])
+    tried = bench(task, keyed, fit_on=fit_on)
+    plan = tried.held_out(np.array([0, 1]), np.arange(2, 20))
+    assert (plan.fitted_on, plan.n_removed) == (ELSEWHERE, 4)
+    expected = (X[4] + X[5] + 2) / 4
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+    everything = tried.everything(np.arange(20)).fitted(CENTER).mean_
+    np.testing.assert_allclose(everything, (X[:6].sum(axis=0) + 2) / 8, atol=1e-6)
+
+
+def test_keyed_vectors_are_fitted_on_the_other_rows():
+    task, X = sts(n=20, d=4)
+    extra = np.random.default_rng(1).standard_normal((30, 4))
+    keys = [*task.texts, *(f"word {i}" for i in range(29)), "a0"]
+    extra[-1] = X[0]  # the row of a0, once more
+    keyed = KeyedVectors(np.vstack([X, extra]), keys)
+    tried = bench(task, keyed)
+    plan = tried.held_out(np.array([0, 3]), np.arange(20))
+    assert (plan.fitted_on, plan.n_removed) == (VOCABULARY, 5)
+    others = np.vstack([np.delete(X, [0, 1, 6, 7], axis=0), extra[:-1]])
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), others.mean(axis=0), atol=1e-6)
+    for fits in (tried.evaluated(np.arange(2)).trials[0].fits, tried.everything(np.arange(2))):
+        np.testing.assert_allclose(fits.fitted(CENTER).mean_, keyed.vectors.mean(axis=0), atol=1e-6)
+
+
+def test_all_folds_of_keyed_vectors_share_one_fit_on_rows_of_no_item():
+    task, X = sts(n=20, d=4)
+    extra = np.random.default_rng(1).standard_normal((50, 4))
+    keyed = KeyedVectors(np.vstack([X, extra]), [*task.texts, *(f"word {i}" for i in range(50))])
+    plan = bench(task, keyed).across(np.arange(20), 4, seed=0)
+    assert (plan.fitted_on, plan.n_removed) == (VOCABULARY, 40)
+    assert len({id(trial.fits) for trial in plan.trials}) == 1
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), extra.mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_more", [0, 3])
+def test_keyed_vectors_of_hardly_more_than_the_task_are_fitted_on_its_other_items(n_more):
+    task, X = sts(n=20, d=4)
+    keys = [*task.texts, *(f"word {i}" for i in range(n_more))]
+    tried = bench(task, KeyedVectors(np.vstack([X, np.ones((n_more, 4))]), keys))
+    plan = tried.across(np.arange(20), 4, seed=0)
+    assert plan.fitted_on == FOLDS
+    expected = means(tried, task.members[plan.trials[0].train].ravel())
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+
+
+def search(n=12):
+    documents = [f"document {i}" for i in range(n)]
+    return Retrieval([f"query {i}" for i in range(n)], documents, [(i, i, 1) for i in range(n)])
+
+
+def test_a_search_is_fitted_on_its_corpus():
+    task = search()
+    X = np.random.default_rng(0).standard_normal((24, 4))
+    tried = bench(task, X)
+    plan = tried.across(np.arange(12), 3, seed=0)
+    assert plan.fitted_on == CORPUS
+    for fits in (*(trial.fits for trial in plan.trials), tried.everything(np.arange(12))):
+        np.testing.assert_allclose(fits.fitted(CENTER).mean_, X[12:].mean(axis=0), atol=1e-6)
+
+
+def test_transductive_is_everything_that_is_evaluated():
+    task, X = sts(n=20, d=4)
+    plan = bench(task, X).evaluated(np.array([1, 2]))
+    assert plan.fitted_on == TRANSDUCTIVE
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), X[2:6].mean(axis=0), atol=1e-6)
+    task = search()
+    X = np.random.default_rng(0).standard_normal((24, 4))
+    plan = bench(task, X).evaluated(np.array([1, 2]))
+    expected = X[[1, 2, *range(12, 24)]].mean(axis=0)
+    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+
+
+def test_a_head_is_trained_on_the_other_items():
+    task, X = classification(n=60)
+    tried = bench(task, X)
+    plan = tried.across(np.arange(60), 3, seed=0)
+    outcomes = tried.outcomes(Candidate(NONE), plan)
+    for outcome, trial in zip(outcomes, plan.trials, strict=True):
+        others = np.setdiff1d(np.arange(60), trial.items)
+        assert (np.sort(trial.train) == others).all()
+        expected = task.score(X.astype(np.float32), trial.items, others)
+        assert outcome.value == expected.value
+
+
+def test_an_outcome_is_the_score_of_the_repaired_rows():
+    task, X = sts("planted", n=60, d=6)
+    candidate = Candidate("all-but-the-top", {"n_components": 1})
+    tried = bench(task, X, candidate)
+    plan = tried.held_out(np.arange(20), np.arange(20, 60))
+    repaired = candidate.make().fit(X[40:].astype(np.float32)).transform(X.astype(np.float32))
+    expected = task.score(repaired, np.arange(20)).value
+    assert tried.outcomes(candidate, plan)[0].value == pytest.approx(expected, abs=1e-6)
+
+
+def test_seeds_are_rows_of_folds_beside_the_same_baseline():
+    task, X = sts(n=60, d=6)
+    candidate = Candidate("cluster-removal", {"n_clusters": 3, "n_components": 1})
+    tried = bench(task, X, candidate)
+    plan = tried.across(np.arange(60), 2, seed=0)
+    none = tried.outcomes(Candidate(NONE), plan, seeds=3)
+    system = tried.outcomes(candidate, plan, seeds=3)
+    assert (len(none), len(system)) == (2, 6)
+    folds = tried.folds(plan, system, none)
+    assert [fold.baseline for fold in folds] == none * 3
+    assert all(
+        (f.groups == task.groups[plan.trials[i % 2].items]).all() for i, f in enumerate(folds)
+    )
+
+
+def test_rows_before_and_after_are_a_sample():
+    task, X = sts(n=60, d=6)
+    tried = bench(task, X)
+    trial = tried.evaluated(np.arange(60)).trials[0]
+    before, after = tried.rows_before_and_after(CENTER, trial, n_texts=50)
+    assert len(before) == 50
+    np.testing.assert_allclose(before - after, np.tile(fitted_mean(trial), (50, 1)), atol=1e-5)
+
+
+def test_what_is_far_from_the_fitted_rows_is_said():
+    task, X = sts(n=200, d=4)
+    near, far = X.copy(), X.copy()
+    far[:200] += 10
+    for rows, message in ((near, ""), (far, "200 rows are far from the fitted ones")):
+        tried = bench(task, rows, caller="advise")
+        trial = tried.held_out(np.arange(100), np.arange(100, 200)).trials[0]
+        if not message:
+            assert warned(tried, SENTENCE, trial) == ""
+            continue
+        with pytest.warns(IsotropyWarning, match=r"advise: 'sts' is far from .* 200 rows are far"):
+            assert warned(tried, SENTENCE, trial).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t, X: bench(t, X, fit_on=[]), "fit_on must have at least one text, got none"),
+        (lambda t, X: bench(t, X, fit_on="a0"), "fit_on must be a list of texts, got a string"),
+        (
+            lambda t, X: bench(t, X, fit_on=["a0", "b0"]).held_out(np.arange(1), np.arange(1, 9)),
+            "fit_on must have text that is not evaluated, got none",
+        ),
+        (
+            lambda t, X: bench(t, X, fit_on=["other"]).held_out(np.arange(1), np.arange(1, 9)),
+            "fit_on must be of the task's texts where vectors are an array, got 1 others",
+        ),
+        (
+            lambda t, X: bench(t, X).held_out(np.arange(9), np.arange(3)),
+            "'sts' must have text to fit on that is not evaluated. Give fit_on",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_on_gets_one_line(call, message):
+    task, X = sts(n=9, d=4)
+    with pytest.raises(InputError, match=message) as caught:
+        call(task, X)
+    assert str(caught.value).startswith("compare: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_items_that_all_share_a_sentence_make_no_folds():
+    task = STS([("a", f"b{i}") for i in range(9)], np.arange(9))
+    X = np.random.default_rng(0).standard_normal((10, 4))
+    with pytest.raises(InputError, match="at least 2 groups that share no sentence, got 1"):
+        bench(task, X).across(np.arange(9), 5, seed=0)
+
+
+def test_scores_without_repair_must_be_defined():
+    task = STS(pairs(9), [1.0] * 8 + [2.0])
+    tried = bench(task, np.random.default_rng(0).standard_normal((18, 4)))
+    outcomes = tried.outcomes(Candidate(NONE), tried.across(np.arange(9), 3, seed=0))
+    with pytest.raises(InputError, match="scores of 'sts' must be defined in every fold"):
+        tried.expect_defined(outcomes)
