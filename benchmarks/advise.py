@@ -67,7 +67,10 @@ def main() -> None:
         command += ["--cache", options.cache, "--work", options.work, "--out", os.devnull]
         command += ["--device", options.device] if options.device else []
         with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda name: subprocess.run([*command, "--only", name]), missing))
+            ends = pool.map(lambda name: subprocess.run([*command, "--only", name]), missing)
+            failed = [n for n, end in zip(missing, ends, strict=True) if end.returncode]
+            if failed:
+                sys.exit(f"failed, and not in the table: {', '.join(failed)}")
     write(work, Path(options.out))
 
 

@@ -237,6 +237,23 @@ def test_what_is_no_repair_is_refused(path, tmp_path):
     assert names(tmp_path) == ["x.npy"]
 
 
+def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    saved, out = tmp_path / "repair", tmp_path / "y.npy"
+    clusters, center = isotropy.ClusterRemoval(3, 2).fit(X), isotropy.Center().fit(X)
+    for repair, level in ((clusters, "sentence"), (clusters, ""), (center, "token")):
+        repair.save(saved, level=level)
+        done("apply", saved, tmp_path / "x.npy", "--out", out)
+    clusters.save(saved, level="token")
+    line = ["apply", saved, tmp_path / "x.npy", "--out", out]
+    command = [sys.executable, "-m", "isotropy", *map(str, line)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith("warning: apply: ClusterRemoval was chosen for the rows of tok")
+    assert "Use `isotropy embed --repair`" in result.stderr
+    assert out.exists()
+
+
 def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
     far, out = tmp_path / "far.npy", tmp_path / "fixed.npy"
     np.save(far, np.tile(3 * X + 10, (10, 1)))

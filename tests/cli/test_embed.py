@@ -114,6 +114,53 @@ def test_a_sentence_transformers_folder_pools_as_it_does_itself(texts, tmp_path)
     assert np.load(tmp_path / "x.npy").shape == (5, 16)
 
 
+def rows_of(*arguments, out):
+    done(*arguments, "--out", out)
+    return np.load(out)
+
+
+def test_a_repair_treats_the_level_that_its_file_names(bert, texts, tmp_path):
+    encoder, saved = Encoder(bert, pool="mean"), tmp_path / "repair"
+    repair = isotropy.ClusterRemoval(2, 1).fit(Encoder(bert, pool="tokens").encode(TEXTS))
+    command, out = (bert, texts, "--repair", saved), tmp_path / "x.npy"
+    for level in ("token", "sentence"):
+        expected = encoder.with_repair(repair, level).encode(TEXTS)
+        repair.save(saved, level=level)
+        np.testing.assert_allclose(rows_of(*command, out=out), expected, **CLOSE)
+        repair.save(saved)
+        found = rows_of(*command, "--level", level, out=out)
+        np.testing.assert_allclose(found, expected, **CLOSE)
+    np.testing.assert_allclose(rows_of(*command, out=out), expected, **CLOSE)  # of sentences
+
+
+def test_a_repair_of_fewer_features_gives_fewer(bert, texts, tmp_path):
+    tokens = Encoder(bert, pool="tokens").encode(TEXTS)
+    whiten = isotropy.Whiten("pca", n_components=3).fit(tokens)
+    whiten.save(tmp_path / "repair", level="token")
+    command = (bert, texts, "--repair", tmp_path / "repair", "--pool", "tokens")
+    found = rows_of(*command, out=tmp_path / "x.npy")
+    np.testing.assert_allclose(found, whiten.transform(tokens), rtol=0, atol=1e-4)
+
+
+def test_a_level_without_use_gives_one_line(bert, texts, tmp_path):
+    isotropy.Center().fit(np.eye(16)).save(tmp_path / "repair")
+    command = (bert, texts, "--out", tmp_path / "x.npy")
+    result = run(*command, "--level", "token")
+    assert result.stderr == "embed: --level goes with --repair, got none. Name a repair.\n"
+    result = run(*command, "--repair", tmp_path / "repair", "--pool", "tokens")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "embed: --repair must be of level token where --pool is tokens" in result.stderr
+    result = run(*command, "--repair", tmp_path / "gone")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "x.npy").exists()
+
+
+def test_the_cache_may_come_from_the_environment(bert, texts, tmp_path, monkeypatch):
+    monkeypatch.setenv("ISOTROPY_CACHE", str(tmp_path / "cache"))
+    done(bert, texts, "--out", tmp_path / "x.npy")
+    assert list((tmp_path / "cache").rglob("*.npz"))
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

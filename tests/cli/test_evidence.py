@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy import KeyedVectors, ScoreCalibrator
 from isotropy.cli import app
+from isotropy.cli.evidence import plain_value, task_options
+from isotropy.errors import InputError
 from isotropy.evidence import advise, compare
 from isotropy.tasks import open_task
 
@@ -150,7 +152,60 @@ def test_compare_fits_on_text_that_is_given(planted, tmp_path):
     ]
 
 
+def test_compare_takes_few_components(planted):
+    options = ("--repairs", "whiten:n_components=5", "--json")
+    found = json.loads(done(*line("compare", planted, *options)))
+    assert found["results"][1]["params"] == {"n_components": 5}
+    said = refused(*line("compare", planted, "--repairs", "whiten:n_components=15"))
+    assert "n_components must be an integer in [1, 14], got 15" in said
+
+
+def test_options_go_to_the_task(planted):
+    vectors, pairs = planted
+    rows = pairs.read_text("utf-8").splitlines()
+    cut = [f"{row}\t{'ab'[i % 2]}" for i, row in enumerate(rows[1:])]
+    pairs.write_text("\n".join([f"{rows[0]}\tsubset", *cut]), "utf-8")
+    options = ("--option", "combine=mean", "--option", "name=2024")
+    found = json.loads(done(*line("compare", planted, "--json", "--repairs", "center", *options)))
+    task = open_task("sts", pairs, combine="mean", name="2024")
+    expected = compare(KeyedVectors.load(vectors), task, ["center"]).to_dict()
+    assert [timeless(r) for r in found["results"]] == [timeless(r) for r in expected["results"]]
+    assert {r["metric"] for r in found["results"]} == {"spearman (mean of subsets)"}
+    found = json.loads(done(*line("advise", planted, "--json", "--budget", 2, *options)))
+    assert (found["task"], found["metric"]) == ("2024", "spearman (mean of subsets)")
+
+
+def test_values_of_options_are_what_the_task_wants():
+    given = ["label=fine", "positive=1", "head=mlp"]
+    expected = {"label": "fine", "positive": "1", "head": "mlp"}
+    assert task_options("classification", given, "compare") == expected
+    assert task_options("clustering", ["seed=3"], "compare") == {"seed": 3}
+    plain = {"3": 3, "0.5": 0.5, "true": True, "False": False, "dot": "dot"}
+    assert {text: plain_value(text) for text in plain} == plain
+
+
 # advise
+
+
+def test_advise_chooses_from_the_repairs_that_are_named(planted):
+    repairs = ("center", "all-but-the-top:n_components=1")
+    options = [word for repair in repairs for word in ("--repairs", repair)]
+    found = json.loads(done(*line("advise", planted, "--json", *options)))
+    assert [c["method"] for c in found["candidates"]] == ["none", "center", "all-but-the-top"]
+    assert found["choice"] == "all-but-the-top"
+
+
+def test_advise_passes_on_that_it_is_transductive(planted, monkeypatch):
+    given = []
+
+    def nothing(*_, **options):
+        given.append(options.get("transductive"))
+        raise InputError("advise: enough.")
+
+    monkeypatch.setattr("isotropy.cli.evidence.find_advice", nothing)
+    refused(*line("advise", planted, "--transductive"))
+    refused(*line("advise", planted))
+    assert given == [True, None]
 
 
 def test_advise_prints_what_it_finds_in_python(planted):
@@ -179,6 +234,7 @@ def test_a_saved_repair_is_one_that_apply_takes(planted, tmp_path):
     X = KeyedVectors.load(planted[0]).vectors
     expected = isotropy.AllButTheTop(1).fit(X).transform(X)
     np.testing.assert_allclose(KeyedVectors.load(out).vectors, expected, rtol=1e-4, atol=1e-4)
+    assert isotropy.load(saved).level_ == "sentence"
     assert isotropy.load(saved).note_ == f"sentence level, {planted[0]}, {planted[1]}"
 
 
@@ -319,6 +375,15 @@ def test_a_model_is_compared_on_both_levels(bert, sentences, tmp_path):
     assert other["results"][0]["isotropy"] != first["results"][0]["isotropy"]
     found = json.loads(done(*line("advise", (bert, sentences), "--budget", 4, "--json")))
     assert {candidate["level"] for candidate in found["candidates"]} == {"token", "sentence"}
+
+
+@pytest.mark.parametrize("command", ["compare", "advise"])
+@pytest.mark.parametrize("option", [("--layer", -1), ("--pool", "mean"), ("--special-tokens",)])
+def test_words_refuse_what_they_would_ignore(bert, tmp_path, command, option):
+    (tmp_path / "men.tsv").write_text("word1\tword2\tscore\ncat\tdog\t1\ncat\tmat\t2\n")
+    files = ("--task", "word-similarity", "--data", tmp_path / "men.tsv")
+    said = refused(command, bert, *files, *option)
+    assert said.startswith(f"{command}: {option[0]} does not go with --task word-similarity")
 
 
 @pytest.mark.parametrize(
@@ -473,6 +538,11 @@ def test_too_few_items_get_one_line(planted):
         ("compare", ("--seeds", 0), "--seeds"),
         ("compare", ("--transductive", "--fit-on", "PAIRS"), "fit_on must not be given with"),
         ("advise", ("--budget", 0), "--budget"),
+        ("advise", ("--repairs", "whitening"), "method must be one of 'none'"),
+        ("advise", ("--option", "head=mlp"), "options of sts must be one of"),
+        ("compare", ("--option", "head=mlp"), "options of sts must be one of"),
+        ("compare", ("--option", "combine"), "--option must be name=value, got 'combine'"),
+        ("compare", ("--option", "combine=sum"), "combine must be one of 'all'"),
         ("advise", ("--save", "no/folder/repair"), "existing folder"),
     ],
 )
@@ -490,8 +560,9 @@ def test_an_unknown_task_gets_one_line(planted):
 
 
 def test_a_diagnosis_has_nothing_to_save(planted, texts):
-    for option in ("--save", "--fit-on"):
-        said = refused("advise", planted[0], "--data", texts, option, texts)
+    for option in ("--save", "--fit-on", "--repairs", "--option", "--transductive"):
+        value = () if option == "--transductive" else (texts,)
+        said = refused("advise", planted[0], "--data", texts, option, *value)
         assert said == f"advise: {option} goes with --task, got none. Name a task.\n"
 
 

@@ -372,7 +372,6 @@ def test_text_far_from_the_scored_one_is_warned_of():
             lambda t, X: advise(X[:38], t.subset(np.arange(LEAST_ITEMS - 1))),
             "'sts' must have at least 20 labelled items to choose with, got 19",
         ),
-        (lambda t, X: advise(X, t, n_folds=30), "scores of 'sts' must be defined in every fold"),
         (lambda t, X: advise(np.ones_like(X), t), "scores of 'sts' must be defined in every fold"),
     ],
 )
@@ -388,3 +387,42 @@ def test_a_test_part_with_constant_labels_gets_one_line():
     X = np.random.default_rng(0).standard_normal((120, 4))
     with pytest.raises(InputError, match="scores of 'sts' must be defined in every fold"):
         advise(X, task, candidates=["center"])
+
+
+def test_more_folds_than_groups_allow_are_not_made():
+    task, X = sts("strong", 1, n=40)
+    assert advise(X, task, n_folds=30).choice.method == "none"
+
+
+def grouped(seed, n_groups=4, n_each=40, n_single=40, d=8):
+    """Random scores of pairs that hang together in a few large groups, and of some alone."""
+    random = np.random.default_rng(seed)
+    pairs = [(f"g{g}", f"g{g}-{i}") for g in range(n_groups) for i in range(n_each)]
+    pairs += [(f"a{i}", f"b{i}") for i in range(n_single)]
+    task = STS(pairs, random.random(len(pairs)))
+    return task, random.standard_normal((len(task.texts), d)) + 2
+
+
+@pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
+def test_items_that_hang_together_do_not_pass_for_evidence():
+    found = []
+    for seed in range(12):
+        task, X = grouped(seed)
+        found.append(advise(X, task, candidates=["center", "all-but-the-top", "whiten"]))
+    assert {advice.choice.method for advice in found} == {"none"}
+    assert "count for" in found[0].reason
+    assert "Label items" in found[0].reason
+
+
+def test_transductive_advice_says_so():
+    task, X = sts("planted", 0)
+    advice = advise(X, task, transductive=True, candidates=["all-but-the-top:n_components=1"])
+    assert "transductive" in advice.fitted_on
+    assert "transductive" in advice.reason
+    with pytest.raises(InputError, match="fit_on does not go with transductive"):
+        advise(X, task, ["some text"], transductive=True)
+
+
+def test_sentences_removed_from_the_fitted_text_are_counted(planted):
+    _, _, advice = planted
+    assert plain(advice)["n_removed"] == advice.n_removed >= 0

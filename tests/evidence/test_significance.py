@@ -235,3 +235,8 @@ def test_the_items_needed_do_not_depend_on_the_items_at_hand():
 def test_bad_input_gets_one_line(call, message):
     with pytest.raises(InputError, match=message):
         call(means(0))
+
+
+def test_one_group_has_no_interval():
+    fold = Fold(Mean([1.0, 0.0, 1.0]), Mean([0.0, 0.0, 1.0]), np.zeros(3, dtype=np.int64))
+    assert np.isnan(interval([fold])).all()

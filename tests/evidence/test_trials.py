@@ -315,3 +315,17 @@ def test_scores_without_repair_must_be_defined():
     outcomes = tried.outcomes(Candidate(NONE), tried.across(np.arange(9), 3, seed=0))
     with pytest.raises(InputError, match="scores of 'sts' must be defined in every fold"):
         tried.expect_defined(outcomes)
+
+
+def test_documents_that_are_queries_too_are_repaired():
+    random = np.random.default_rng(0)
+    texts = [f"t{i}" for i in range(40)]
+    queries, documents = texts[:20], texts[10:]
+    task = Retrieval(queries, documents, [(i, i, 1.0) for i in range(20)])
+    X = random.standard_normal((len(task.texts), 6)) + 3
+    bench = Bench(X, task, [Candidate("center")])
+    plan = bench.across(np.arange(task.n_items), 5, 0)
+    trial = plan.trials[0]
+    repair = trial.fits.fitted(Candidate("center"))
+    expected = task.score(repair.transform(X.astype(np.float32)), trial.items).value
+    assert bench.outcome(Candidate("center"), trial).value == pytest.approx(expected)

@@ -40,6 +40,28 @@ def test_the_header_says_what_it_was_fitted_on(saved):
     assert header["versions"]["isotropy"] == isotropy.__version__
 
 
+def test_the_level_is_kept(saved, tmp_path):
+    repair = isotropy.load(saved)
+    assert repair.level_ == ""
+    repair.save(saved, level="token")
+    loaded = isotropy.load(saved)
+    assert loaded.level_ == "token"
+    loaded.save(tmp_path / "again")
+    assert isotropy.load(tmp_path / "again").level_ == "token"
+    with pytest.raises(ValueError, match="save: level must be one of 'token', 'sentence', got 'w"):
+        loaded.save(saved, level="word")
+
+
+def test_a_file_from_before_levels_has_none(saved):
+    with safe_open(str(saved), framework="numpy") as file:
+        header = json.loads(file.metadata()[files.KEY])
+    tensors = load_file(saved)
+    del header["level"], header["checksum"]
+    header["checksum"] = files.checksum(header, tensors)
+    save_file(tensors, saved, metadata={files.KEY: json.dumps(header)})
+    assert isotropy.load(saved).level_ == ""
+
+
 def test_a_loaded_repair_can_be_fitted_on(saved):
     X = np.random.default_rng(0).standard_normal((150, 8))
     whole = isotropy.AllButTheTop(2).fit(X)

@@ -53,6 +53,21 @@ def test_parameters_are_checked():
         AllButTheTop(-1).fit_statistic(Moments().update(X))
 
 
+@pytest.mark.parametrize("method", ["zca", "pca"])
+def test_few_components_are_kept_from_moments_too(method):
+    alone = Whiten(method, n_components=5).fit(X)
+    found = Whiten(method, n_components=5).fit_statistic(Moments().update(X))
+    np.testing.assert_allclose(found.transform(X), alone.transform(X), rtol=1e-6, atol=1e-6)
+    with pytest.raises(InputError, match=r"n_components must be an integer in \[1, 12\], got 13"):
+        Whiten(n_components=13).fit_statistic(Moments().update(X))
+
+
+def test_parameters_can_be_checked_before_the_fit():
+    Whiten(n_components=5)._check_params()
+    with pytest.raises(InputError, match="n_components must be an integer of at least 1, got 0"):
+        Whiten(n_components=0)._check_params()
+
+
 @pytest.mark.parametrize(
     ("repair", "statistic", "message"),
     [

@@ -172,6 +172,47 @@ def test_a_cache_pickles_as_its_folder(tmp_path):
     assert copy.missing(["cat", "dog", "dog"]) == ["dog"]
 
 
+def one_token(number):
+    encoding = Encoding([number], np.array([False]), np.array([[0, 1]]))
+    return [str(number)], [encoding], [np.full((1, 4), number, np.float32)]
+
+
+def test_more_shards_than_a_process_may_open_files(tmp_path):
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/dev/fd")))
+    cache = Cache(tmp_path, {"model": "x"})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    try:
+        for number in range(60):
+            cache.add(*one_token(number))
+        kept = [cache.get(str(number))[1] for number in range(60)]
+        assert not Cache(tmp_path, {"model": "x"}).missing([str(number) for number in range(60)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    np.testing.assert_array_equal(np.concatenate(kept)[:, 0], np.arange(60))
+
+
+def test_a_shard_that_does_not_open_again_gives_one_line(tmp_path, monkeypatch):
+    cache = Cache(tmp_path, {"model": "x"})
+    cache.add(*one_token(1))
+
+    def fails(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(np, "load", fails)
+    with pytest.raises(InputError, match=r"must keep what is written to it, .* not open again"):
+        cache.add(*one_token(2))
+    with pytest.raises(InputError, match=r"must keep what is written to it, .* not open again"):
+        cache.get("1")
+
+
+def test_cached_texts_of_several_batches_keep_their_order(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr("isotropy.sources.encoder.CACHE_BATCH", 2)
+    found = Encoder(bert, pool="mean", cache=tmp_path).encode(TEXTS)
+    np.testing.assert_allclose(found, Encoder(bert, pool="mean").encode(TEXTS), atol=1e-6)
+
+
 def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="must be a folder that can be written"):

@@ -211,6 +211,22 @@ def test_the_column_of_keys_is_chosen_or_asked_for(vectors, tmp_path):
         KeyedVectors.load(tmp_path / "x.npy")
 
 
+def test_folders_of_words_and_vectors_that_are_damaged_give_one_line(vectors, tmp_path):
+    np.save(tmp_path / "vectors.npy", vectors)
+    (tmp_path / "words.txt").write_text("\n".join(WORDS))
+    np.testing.assert_array_equal(KeyedVectors.load(tmp_path).vectors, vectors)
+    (tmp_path / "words.txt").write_bytes(b"sun\ncaf\xe9\nmoon\ntax\n")
+    with pytest.raises(InputError, match=r"words\.txt' must be UTF-8, got other bytes in line 2"):
+        KeyedVectors.load(tmp_path)
+    (tmp_path / "words.txt").write_text("\n".join(WORDS))
+    whole = (tmp_path / "vectors.npy").read_bytes()
+    for damaged in (whole[:-5], whole[:20], b"", b"no array"):
+        (tmp_path / "vectors.npy").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"^KeyedVectors: .*vectors\.npy") as caught:
+            KeyedVectors.load(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.model
 @pytest.mark.data
 @pytest.mark.parametrize("model", PUBLISHED)

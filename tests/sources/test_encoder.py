@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import pickle
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,9 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
+from isotropy.sources import pooling
 from isotropy.sources import texts as texts_module
+from isotropy.sources.digests import digest
 from isotropy.sources.encoder import Encoder
 from isotropy.sources.loading import pools_itself
 from isotropy.sources.models import is_model, is_sentence_transformer
@@ -25,6 +28,7 @@ from ..tiny_models import TEXTS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+errors = pytest.importorskip("huggingface_hub.errors")
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
 LONG = " ".join(["the cat sat on the mat ."] * 9)
@@ -149,6 +153,31 @@ def test_identities_tell_models_and_settings_apart(bert, folder):
         Encoder(bert, max_length=9).identity(),
     ]
     assert len({str(identity) for identity in identities}) == len(identities)
+
+
+def test_identities_tell_tokenizers_and_configs_apart(bert, folder):
+    cased = tiny_models.bert(folder / "cased")
+    tokenizer = transformers.BertTokenizerFast(str(cased / "vocab.txt"), do_lower_case=False)
+    tokenizer.save_pretrained(cased)
+    relu = tiny_models.bert(folder / "relu")
+    change(relu / "config.json", hidden_act="relu")
+    same = tiny_models.bert(folder / "same")
+    change(same / "config.json", transformers_version="5.0.0", dtype="float16")
+    found = [Encoder(path, max_length=9).identity()["model"] for path in (bert, cased, relu, same)]
+    assert len(set(found)) == 3
+    assert found[0] == found[3]
+
+
+def change(path, **settings):
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def test_an_identity_stays_when_texts_were_cut(bert):
+    encoder = Encoder(bert, max_length=9)
+    before = encoder.identity()
+    with pytest.warns(IsotropyWarning):
+        encoder.encode([LONG])
+    assert encoder.identity() == before
 
 
 def test_spans_give_the_tokens_of_the_word_in_its_context(bert):
@@ -312,6 +341,46 @@ def test_sources_of_different_repairs_have_different_identities(bert):
     assert found[0] != encoder.with_repair(repairs[0]).source(TEXTS[:2]).identity()
 
 
+def test_a_loaded_repair_has_the_identity_of_the_fitted_one(bert, tmp_path):
+    encoder = Encoder(bert, pool="mean")
+    rows = encoder.encode(TEXTS)
+    for fitted in (
+        isotropy.Whiten(shrinkage=0.1).fit(rows),
+        isotropy.ClusterRemoval(2, 1).fit(rows),
+    ):
+        fitted.save(tmp_path / "x")
+        copy = isotropy.load(tmp_path / "x")
+        found = [encoder.with_repair(r).source(TEXTS).identity() for r in (fitted, copy)]
+        assert found[0] == found[1]
+
+
+def test_digests_tell_what_was_learned():
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import make_pipeline
+
+    X = np.random.default_rng(0).normal(size=(9, 3))
+    pipes = [make_pipeline(PCA(2)).fit(rows) for rows in (X, X, X**3)]
+    first, same, other = map(digest, pipes)
+    assert first == same != other
+    assert digest(["a", "b"]) != digest(["ab"])
+    assert digest(torch.ones(2)) == digest(np.ones(2, np.float32)) != digest(np.ones(2))
+
+
+def test_the_width_is_that_after_the_last_repair(bert, folder, rows):
+    narrow = {"method": "pca", "n_components": 3}
+    encoder = Encoder(bert, pool="mean")
+    fitted = isotropy.Whiten(**narrow).fit(encoder.encode(TEXTS))
+    for level in ("token", "sentence"):
+        source = encoder.with_repair(fitted, level).source(TEXTS)
+        assert source.n_features == rows(source).shape[1] == 3
+    tokens = Encoder(bert).with_repair(fitted, "sentence")  # which has no sentences
+    assert tokens.n_features == tokens.encode(TEXTS).shape[1] == 16
+    own = Encoder(tiny_models.sentence_bert(folder / "narrow", max_length=32), pool="own")
+    fitted = isotropy.Whiten(**narrow).fit(own.encode(TEXTS))
+    assert own.with_repair(fitted, "sentence").n_features == 3
+    assert own.with_repair(isotropy.Center().fit(np.eye(16))).n_features == 8
+
+
 def test_pickling_loads_the_model_again(bert, rows):
     encoder = Encoder(bert, pool="mean")
     fitted = encoder.with_repair(isotropy.Center().fit(encoder.encode(TEXTS)))
@@ -348,6 +417,25 @@ def test_own_pooling_begins_texts_with_the_models_prompt(folder):
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, **CLOSE)
     tokens = encoder.labels([Span("a dog sat", 2, 5)])
     assert tokens["token"].to_pylist() == ["dog"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["mean_tokens"], "mean"),
+        (["cls_token"], "cls"),
+        (["lasttoken"], "lasttoken"),
+        (["cls_token", "max_tokens"], "cls, max"),
+        (["mean_sqrt_len_tokens"], "mean_sqrt_len"),
+        ([], ""),
+    ],
+)
+def test_flags_of_older_versions_say_how_a_model_pools(flags, expected):
+    kinds = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken"]
+    settings = {f"pooling_mode_{kind}": kind in flags for kind in kinds}
+    assert pooling._mode({"word_embedding_dimension": 16, "include_prompt": True} | settings) == (
+        expected
+    )
 
 
 def test_own_pooling_of_other_kinds_is_refused(bert, folder):
@@ -397,9 +485,54 @@ def vectors(folder):
     return folder / "x.npy", r"must be a model's folder or a \.gguf file"
 
 
+def empty_modules(folder):
+    (folder / "modules.json").write_text("{}")
+    return folder, r"modules\.json' must list the parts of a model with their paths, got \{\}"
+
+
+def no_modules(folder):
+    (folder / "modules.json").write_text("[not JSON")
+    return folder, r"modules\.json' must be a JSON file \("
+
+
+def no_own_settings(folder):
+    path = tiny_models.bert(folder / "bert")
+    (path / "sentence_bert_config.json").write_text("{")
+    return path, r"sentence_bert_config\.json' must be a JSON file"
+
+
+def bad_own_settings(folder):
+    path = tiny_models.bert(folder / "bert")
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": "many"}')
+    return path, "must give max_seq_length, a number of tokens, got many"
+
+
+def model_of_pictures_too(folder):
+    tiny_models.word_piece(folder / "clip")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = transformers.CLIPConfig(
+        text_config={**sizes, "vocab_size": 32, "num_attention_heads": 2},
+        vision_config={**sizes, "image_size": 8, "patch_size": 4, "num_attention_heads": 2},
+    )
+    transformers.CLIPModel(config).save_pretrained(folder / "clip")
+    return folder / "clip", "must be a model of texts, got a config of kind 'clip' without hidden"
+
+
 @pytest.mark.parametrize(
     "bad",
-    [bad_folder, no_weights, no_folder, no_file, damaged_file, vectors],
+    [
+        bad_folder,
+        no_weights,
+        no_folder,
+        no_file,
+        damaged_file,
+        vectors,
+        empty_modules,
+        no_modules,
+        no_own_settings,
+        bad_own_settings,
+        model_of_pictures_too,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_what_is_no_model_gives_one_line(bad, tmp_path):
@@ -458,7 +591,7 @@ def test_models_of_the_hub_are_asked_whether_they_pool_themselves(bert, sentence
     def download(name, file):
         asked.append((name, file))
         if name != "some/sentence-model":
-            raise FileNotFoundError
+            raise errors.EntryNotFoundError
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert pools_itself("some/sentence-model")
@@ -467,6 +600,16 @@ def test_models_of_the_hub_are_asked_whether_they_pool_themselves(bert, sentence
     assert pools_itself(sentence_bert)
     assert not pools_itself(bert)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("kind", [ConnectionError, errors.LocalEntryNotFoundError])
+def test_a_hub_that_cannot_be_asked_is_said(kind, monkeypatch):
+    def download(name, file):
+        raise kind("no network")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    with pytest.warns(IsotropyWarning, match=r"'some/model' .* not be looked up \(no network\)"):
+        assert not pools_itself("some/model")
 
 
 def test_is_model_tells_models_from_vectors(bert, sentence_bert, tmp_path):

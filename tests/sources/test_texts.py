@@ -109,6 +109,11 @@ def test_quoted_line_breaks_of_csv_are_part_of_a_text(tmp_path):
     assert list(each(open_texts(path))) == ['a "b"\nc', "d"]
 
 
+def test_quotes_inside_of_an_unquoted_cell_are_part_of_it(tmp_path):
+    path = write(tmp_path, "x.csv", b'\xef\xbb\xbf"text"\nA 5" disk\nsecond\nthird\n')
+    assert list(each(open_texts(path))) == ['A 5" disk', "second", "third"]
+
+
 def test_columns_are_found_or_chosen(tmp_path):
     path = write(tmp_path, "x.tsv", "question\tsentence\ttitle\nq\ts\tt\n")
     assert list(each(open_texts(path))) == ["s"]
@@ -127,6 +132,13 @@ def test_columns_are_found_or_chosen(tmp_path):
         ("x.txt", "\n \n", "must hold texts, got none"),
         ("x.txt.gz", b"", None),
         ("x.tsv", "text\tn\na\n", "must have 2 cells a line, got 1 in line 2"),
+        ("x.tsv", "text\tn\na\t1\nb\t2\tc\n", "must have 2 cells a line, got 3 in line 3"),
+        ("x.csv", "text,n\na,1\nb,2,c\n", "must have 2 cells a line, got 3 in line 3"),
+        ("x.csv", 'text\none\n"two\nthree\n', "every quote closed, .* from line 3 on"),
+        ("x.csv", 'text\none\n"two" 2\nthree\n', "every quote closed, .* from line 3 on"),
+        ("x.csv", "text\none\n" + "a" * 140_000, r"from line 3 on .* as \.jsonl"),
+        ("x.jsonl", '{"text": "a"}\n{"text": "b\\ud800"}\n', "a lone surrogate, .* in line 2"),
+        ("x.jsonl", '{"text": "a"}\n{"text": ' + "[" * 99_999, "as deeply as in line 2"),
         ("x.jsonl", "[1]\n", "must hold a JSON object a line, got something else in line 1"),
         ("x.jsonl", '{"text": "a"}\n{"text"\n', "something else in line 2"),
         ("x.jsonl", '{"text": "a"}\n{"text": ["b"]}\n', "text in 'text', got list in line 2"),

@@ -369,3 +369,11 @@ def test_draws_and_systems_that_do_not_fit_get_one_line():
 def test_other_figures_are_kept():
     assert Mean([1.0], metrics={"mrr": 0.5}).metrics == {"mrr": 0.5}
     assert Mean([1.0]).metrics == {}
+
+
+def test_a_stratum_with_constant_gold_is_left_out_of_the_mean():
+    predicted, gold = [0.1, 0.4, 0.2, 0.9, 0.3, 0.5], [1, 2, 3, 4, 2, 2]
+    strata = [0, 0, 0, 0, 1, 1]
+    found = Correlation(predicted, gold, strata=strata, combine="mean")
+    assert found.value == Correlation(predicted[:4], gold[:4]).value
+    assert np.isfinite(found.resampled(np.ones((2, 6), dtype=int))).all()

@@ -64,6 +64,17 @@ def test_sts_over_subsets_equals_scipy(combine):
     assert outcome.metrics["pearson"] == pytest.approx(expected)
 
 
+def test_the_metric_says_how_subsets_are_combined():
+    names = {"all": "", "mean": " (mean of subsets)", "wmean": " (weighted mean of subsets)"}
+    for combine, how in names.items():
+        task = STS(PAIRS, SCORES, SUBSETS, combine=combine)
+        assert task.metric == f"spearman{how}"
+        assert task.subset(np.flatnonzero(SUBSETS == "a")).metric == "spearman"
+        assert STS(PAIRS, SCORES, combine=combine).metric == "spearman"
+    assert WordSimilarity(PAIRS, SCORES, SUBSETS).metric == "pearson (mean of sets)"
+    assert WordSimilarity(PAIRS, SCORES).metric == "pearson"
+
+
 def test_cosine_of_zeros_is_zero_and_of_equal_rows_exactly_one():
     task = STS(PAIRS, SCORES)
     X = vectors(task)

@@ -15,8 +15,10 @@ from isotropy.cli.texts_options import (
     CacheOption,
     LayerOption,
     LengthOption,
+    Level,
     ModelArgument,
     ModelDeviceOption,
+    Pool,
     PoolOption,
     SpecialOption,
     TextColumnsOption,
@@ -26,7 +28,8 @@ from isotropy.cli.texts_options import (
     shown,
 )
 from isotropy.engines import map_rows
-from isotropy.errors import IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
 from isotropy.sources.encoder import Encoder, cut_off
 from isotropy.sources.loading import pools_itself
@@ -54,6 +57,17 @@ def embed(
     max_length: LengthOption = None,
     column: TextColumnsOption = None,
     cache: CacheOption = None,
+    repair: Annotated[
+        Path | None, typer.Option(help="Saved repair that the vectors are treated with.")
+    ] = None,
+    level: Annotated[
+        Level | None,
+        typer.Option(
+            help="Whether --repair treats each token before pooling, or the pooled rows [what its "
+            "file says, else sentence].",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write the vectors of TEXTS by MODEL, in order and in bounded memory.
 
@@ -63,8 +77,12 @@ def embed(
 
       isotropy embed ./my-model pairs.tsv --column question --pool tokens --layer first-last
       --out tokens.npy
+
+      isotropy embed bert-base-cased new.txt --repair repair.safetensors --out repaired.parquet
     """
     number = one_layer(layer, "embed")
+    fitted = None if repair is None else load(repair)
+    treated = treated_level(fitted, level, pool)
     opened = opened_texts(texts, column, "embed")
     default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
@@ -77,6 +95,8 @@ def embed(
         max_length=max_length,
         cache=cache,
     )
+    if fitted is not None:
+        encoder = encoder.with_repair(fitted, treated)
     with warnings.catch_warnings(), shown():
         warnings.simplefilter("ignore", IsotropyWarning)  # the number of cut texts comes below
         source = encoder.source(opened)
@@ -85,6 +105,21 @@ def embed(
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
     say(f"wrote {source.n_samples:,} rows of {source.n_features} to {out}")
+
+
+def treated_level(fitted: Repair | None, asked: Level | None, pool: Pool | None) -> str:
+    """The level that the arguments and the file of the repair give."""
+    if fitted is None:
+        if asked is not None:
+            raise InputError("embed: --level goes with --repair, got none. Name a repair.")
+        return ""
+    level = str(asked or fitted.level_ or Level.sentence)
+    if level == Level.sentence and pool == Pool.tokens:
+        raise InputError(
+            "embed: --repair must be of level token where --pool is tokens, got sentence. Say "
+            "--level token, or pool."
+        )
+    return level
 
 
 def _as_they_are(rows: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ from isotropy.cli.common import (
     say_skipped,
 )
 from isotropy.cli.measure import _finite
-from isotropy.cli.texts_options import LayerOption, ModelDeviceOption, SpecialOption, one_layer
+from isotropy.cli.texts_options import ModelDeviceOption, SpecialOption, one_layer
 from isotropy.errors import InputError
 from isotropy.evidence import ScoreCalibrator
 from isotropy.evidence import advise as find_advice
@@ -75,6 +76,14 @@ FitOption = Annotated[
         "to see how the choice depends on it.",
     ),
 ]
+LayerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Hidden layer: 0 is the embedding layer, -1 the last; or first-last, the average of "
+        "the first and the last [-1].",
+        show_default=False,
+    ),
+]
 PoolOption = Annotated[
     str | None,
     typer.Option(
@@ -94,6 +103,19 @@ RepairsOption = Annotated[
         "several times for more [every repair at its default]."
     ),
 ]
+TransductiveOption = Annotated[
+    bool,
+    typer.Option("--transductive", help="Fit on the evaluated text itself, as the papers did."),
+]
+TaskOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the task, as combine=mean, similarity=dot, label=fine, positive=yes, "
+        "head=mlp or metric=matthews; several times for more.",
+    ),
+]
 KeyOption = Annotated[
     str | None, typer.Option(help="Column with the texts, where a file of vectors is given.")
 ]
@@ -107,15 +129,13 @@ def compare(
     data: DataOption,
     repairs: RepairsOption = None,
     fit_on: FitOption = None,
-    transductive: Annotated[
-        bool,
-        typer.Option("--transductive", help="Fit on the evaluated text itself, as the papers did."),
-    ] = False,
+    transductive: TransductiveOption = False,
+    option: TaskOption = None,
     part: Annotated[
         str | None, typer.Option(help="train, dev, test or all [dev, else test, else all].")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Fits of clusterings to average.", min=1)] = 5,
-    layer: LayerOption = "-1",
+    layer: LayerOption = None,
     pool: PoolOption = None,
     special_tokens: SpecialOption = False,
     device: ModelDeviceOption = None,
@@ -133,7 +153,9 @@ def compare(
 
       isotropy compare vectors.parquet --key text --task sts --data pairs.tsv --repairs whiten
     """
-    wanted = opened_task(task, data, "compare")
+    wanted = opened_task(task, data, "compare", option)
+    running_options = {"layer": layer, "pool": pool, "special-tokens": special_tokens}
+    refuse_what_words_ignore(model, wanted, running_options, "compare")
     texts = joined_texts(fit_on)
     vectors, wanted = vectors_for(
         model, wanted, layer, pool, special_tokens, device, cache, column, key, "compare"
@@ -162,12 +184,22 @@ def advise(
             help="What kind of task; pseudo is finding the next line; none at all diagnoses.",
         ),
     ] = None,
+    repairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A repair to choose from, the simplest first, named as for `compare`; several "
+            "times for more [a search over repairs and their parameters]."
+        ),
+    ] = None,
     fit_on: FitOption = None,
+    transductive: TransductiveOption = False,
+    option: TaskOption = None,
     save: Annotated[
-        Path | None, typer.Option(help="File for the chosen repair, which `apply` takes.")
+        Path | None,
+        typer.Option(help="File for the chosen repair, which `apply` and `embed --repair` take."),
     ] = None,
     budget: Annotated[int, typer.Option(help="Repairs tried at most.", min=1)] = 24,
-    layer: LayerOption = "-1",
+    layer: LayerOption = None,
     pool: PoolOption = None,
     special_tokens: SpecialOption = False,
     device: ModelDeviceOption = None,
@@ -191,7 +223,14 @@ def advise(
     if save is not None:
         check_target(save)
     if task is None:
-        for name, given in (("save", save), ("fit-on", fit_on)):
+        goes_with_task = {
+            "save": save,
+            "fit-on": fit_on,
+            "repairs": repairs,
+            "transductive": transductive,
+            "option": option,
+        }
+        for name, given in goes_with_task.items():
             if given:
                 raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
         texts = list(each(open_texts(data, None, "advise")))
@@ -200,17 +239,24 @@ def advise(
         )
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    wanted = opened_task(task, data)
+    wanted = opened_task(task, data, "advise", option)
+    running_options = {"layer": layer, "pool": pool, "special-tokens": special_tokens}
+    refuse_what_words_ignore(model, wanted, running_options, "advise")
     named = named_texts(fit_on)
     vectors, wanted = vectors_for(
         model, wanted, layer, pool, special_tokens, device, cache, column, key
     )
+    choices: dict[str, Any] = {"candidates": repairs} if repairs else {}
+    choices |= {"transductive": True} if transductive else {}
     with bar() as progress:
-        found = find_advice(vectors, wanted, named, budget=budget, seed=seed, progress=progress)
+        found = find_advice(
+            vectors, wanted, named, budget=budget, seed=seed, progress=progress, **choices
+        )
     if save is not None and found.repair is None:
         typer.echo("nothing was saved, as no repair is recommended", err=True)
     elif save is not None and found.repair is not None:
-        found.repair.save(save, note=f"{found.choice.level} level, {model}, {data}")
+        level = found.choice.level
+        found.repair.save(save, note=f"{level} level, {model}, {data}", level=level)
         typer.echo(f"saved {found.repair!r} to {save}", err=True)
     tell(found, as_json)
 
@@ -313,11 +359,36 @@ def bar() -> Iterator[Progress]:
         shown.stop()
 
 
-def opened_task(kind: str, data: str, caller: str = "advise") -> Task:
+def opened_task(
+    kind: str, data: str, caller: str = "advise", options: list[str] | None = None
+) -> Task:
     """The task that the options name."""
-    if kind == PSEUDO:
-        return adjacent([str(text) for text in each(open_texts(data, None, caller))])
-    return open_task(str(kind), data)
+    if kind != PSEUDO:
+        return open_task(str(kind), data, **task_options(kind, options or [], caller))
+    if options:
+        raise InputError(f"{caller}: --option does not go with --task {PSEUDO}. Leave it out.")
+    return adjacent([str(text) for text in each(open_texts(data, None, caller))])
+
+
+def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
+    """What each name=value says: the text itself where the task wants one, as of a label."""
+    known = inspect.signature(Task.by_kind[kind].read).parameters
+    found: dict[str, Any] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not name or not equals:
+            raise InputError(f"{caller}: --option must be name=value, got {option!r}.")
+        worded = name in known and "str" in str(known[name].annotation)
+        found[name] = text if worded else plain_value(text)
+    return found
+
+
+def plain_value(text: str) -> Any:
+    """The int, float or bool that the text spells, else the text."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def named_texts(paths: list[str] | None) -> Any:
@@ -335,10 +406,27 @@ def joined_texts(paths: list[str] | None) -> Any:
     return [text for path in paths for text in each(open_texts(path, None, "compare"))]
 
 
+def holds_vectors(model: str) -> bool:
+    """Whether this is a file of vectors, rather than a model."""
+    return not is_model(model) and (os.path.exists(model) or Path(model).suffix in FORMATS)
+
+
+def refuse_what_words_ignore(model: str, task: Task, options: dict[str, Any], caller: str) -> None:
+    """Raise where an option of running a model was given, and it is only looked up in."""
+    if not isinstance(task, WordSimilarity) or holds_vectors(model):
+        return
+    for name, given in options.items():
+        if given:
+            raise InputError(
+                f"{caller}: --{name} does not go with --task word-similarity, which takes the "
+                "input embeddings of a model. Leave it out."
+            )
+
+
 def vectors_for(
     model: str,
     task: Task | None,
-    layer: str,
+    layer: str | None,
     pool: str | None,
     special_tokens: bool,
     device: str | None,
@@ -348,12 +436,12 @@ def vectors_for(
     caller: str = "advise",
 ) -> tuple[Any, Any]:
     """What gives vectors of the task's texts, and the task, of words those that are known."""
-    if not is_model(model) and (os.path.exists(model) or Path(model).suffix in FORMATS):
+    if holds_vectors(model):
         found: Any = KeyedVectors.load(model, key, column)
     elif isinstance(task, WordSimilarity):
         found = embeddings(model)
     else:
-        number = one_layer(layer, caller)
+        number = one_layer("-1" if layer is None else layer, caller)
         found = Encoder(
             model,
             layer=number,

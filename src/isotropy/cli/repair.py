@@ -26,7 +26,7 @@ from isotropy.cli.common import (
     say,
     say_skipped,
 )
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, NotAffineError
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
 from isotropy.repairs.excerpt import Excerpt
@@ -157,7 +157,8 @@ def apply(
     """Treat SOURCE with a saved repair, row by row, in order.
 
     The output takes its name only when it is whole. A warning says where a sample of SOURCE is
-    far from the rows that the repair was fitted on.
+    far from the rows that the repair was fitted on, and where the repair is one for token rows that
+    pooled rows must not be treated with.
 
     Examples:
 
@@ -172,7 +173,24 @@ def apply(
         say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
         n_skipped = run.n_skipped
     say_skipped(n_skipped)
+    warn_if_of_tokens(fitted)
     warn_if_far(fitted, rows)
+
+
+def warn_if_of_tokens(fitted: Repair) -> None:
+    """Warn where the repair is for token rows, and treating their means is not the same."""
+    if fitted.level_ != "token":
+        return
+    try:
+        fitted.affine()
+    except NotAffineError:
+        warnings.warn(
+            f"apply: {type(fitted).__name__} was chosen for the rows of tokens and is not affine, "
+            "so rows that are already pooled do not become what was tested. Use `isotropy embed "
+            "--repair`, which treats tokens before it pools them.",
+            IsotropyWarning,
+            stacklevel=2,
+        )
 
 
 def warn_if_far(fitted: Repair, source: Source) -> None:

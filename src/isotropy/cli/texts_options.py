@@ -26,6 +26,13 @@ class Pool(StrEnum):
     own = "own"
 
 
+class Level(StrEnum):
+    """Which rows a repair treats."""
+
+    token = "token"
+    sentence = "sentence"
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -83,7 +90,10 @@ TextColumnsOption = Annotated[
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option(help="Folder that keeps the rows of all tokens; no text is then run twice."),
+    typer.Option(
+        envvar="ISOTROPY_CACHE",
+        help="Folder that keeps the rows of all tokens; no text is then run twice.",
+    ),
 ]
 
 

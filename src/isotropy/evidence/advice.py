@@ -31,6 +31,8 @@ class Advice:
         What each candidate got inside, the simplest first.
     fitted_on : str
         What repairs were fitted on.
+    n_removed : int
+        Texts that were left out of it because they are scored.
     by_fit_text : dict
         Name of each fitting text: what would be chosen with it, its score inside, and the p of
         choosing so; where several were given.
@@ -51,6 +53,7 @@ class Advice:
     n_items: int
     scored_on: str
     fitted_on: str
+    n_removed: int
     items_needed: int
     seconds: float
     by_fit_text: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -73,6 +76,7 @@ class Advice:
             "n_items": self.n_items,
             "scored_on": self.scored_on,
             "fitted_on": self.fitted_on,
+            "n_removed": self.n_removed,
             "items_needed": self.items_needed,
             "by_fit_text": self.by_fit_text,
             "shift": self.shift,
@@ -82,6 +86,8 @@ class Advice:
     def __str__(self) -> str:
         head = "Leave it alone." if self.choice.method == NONE else f"Repair it: {self.choice}."
         lines = [head, self.reason]
+        if self.n_removed:
+            lines.append(f"{self.n_removed:,} scored texts were left out of what is fitted on.")
         for name, other in self.by_fit_text.items():
             lines.append(
                 f"Fitted on {name}: {other['choice']} ({other['score']:.1f} inside, p = "

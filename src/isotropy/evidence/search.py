@@ -31,6 +31,8 @@ from isotropy.tasks import Outcome, Task
 LEVEL = 0.025  # of the one-sided test that a recommendation must pass
 N_DRAWS = 1999  # of the bootstrap that gives standard errors, and chance
 LEAST_ITEMS = 20
+GROUPS_A_FOLD = 10
+LEAST_GROUPS = 20  # that items effectively hang together in, for a test to mean anything
 
 
 def advise(
@@ -43,6 +45,7 @@ def advise(
     n_folds: int = 5,
     max_items: int = 2000,
     seed: int = 0,
+    transductive: bool = False,
     progress: Progress | None = None,
 ) -> Advice:
     """Whether a repair helps on a task, and which: chosen by cross-validation, tested apart.
@@ -69,6 +72,9 @@ def advise(
         candidates, as of `compare`.
     n_folds, max_items, seed : int
         Folds, items of the training part used at most, and the seed of both.
+    transductive : bool
+        Fit on the text of all items, the scored ones included, as the papers did; the advice says
+        so in `fitted_on` and in its reason.
     progress : callable, optional
         Called with a name, how many candidates are done, and how many there are.
 
@@ -89,6 +95,8 @@ def advise(
         )
     if not isinstance(task, Task):
         raise InputError(f"advise: task must be a Task, got {type(task).__name__}.")
+    if transductive and fit_on is not None:
+        raise InputError("advise: fit_on does not go with transductive. Give one of them.")
     checks.integer(n_folds, "n_folds", "advise", 2)
     checks.integer(max_items, "max_items", "advise", LEAST_ITEMS)
     checks.integer(budget, "budget", "advise", 1)
@@ -97,7 +105,17 @@ def advise(
     for name, texts in _named(fit_on).items():
         known = next((search.bench.space for search in searches.values()), None)
         searches[name] = Search(
-            vectors, task, texts, budget, candidates, n_folds, max_items, seed, progress, known
+            vectors,
+            task,
+            texts,
+            budget,
+            candidates,
+            n_folds,
+            max_items,
+            seed,
+            progress,
+            known,
+            transductive,
         )
     first, *others = searches.values()
     if len(first.candidates) == 1:
@@ -129,6 +147,7 @@ class Search:
         seed: int,
         progress: Progress | None = None,
         known: Space | None = None,
+        transductive: bool = False,
     ) -> None:
         vectors = encoder_of(vectors, task.texts, "advise")
         for spec in candidates or ():
@@ -144,12 +163,14 @@ class Search:
             task = task.subset(used)
             inside, self.scored_on, self.outside = divided(task, max_items, seed)
         self.task, self.seed, self.inside_items = task, seed, inside
-        self.bench = Bench(vectors, task, (), fit_on, "advise", known)
+        self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
         wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
         repairs = [c for c in wanted if c.method != NONE]
         self.candidates = self.bench.candidates = [Candidate(NONE), *repairs[:budget]]
-        self.plan = self.bench.across(inside, n_folds, seed)
+        self.n_groups = effective_groups(task.groups[inside])
+        most = max(2, len(np.unique(task.groups[inside])) // GROUPS_A_FOLD)
+        self.plan = self.bench.across(inside, min(n_folds, most), seed)
         self.outcomes = self._tried(progress or nobody)
         self.values = np.array([[o.value for o in outcomes] for outcomes in self.outcomes])
         self.undefined = np.isnan(self.values).any(axis=1)
@@ -174,14 +195,28 @@ class Search:
         return np.arange(len(self.plan.trials))
 
     def _resampled(self) -> Floats:
-        """Scores of (candidate, fold, draw), where all candidates have the same groups drawn."""
+        """Scores of (candidate, fold, draw), where all candidates have the same groups drawn.
+
+        Draws in which a score is undefined are replaced by others. The deviations of a fold are
+        widened by what a bootstrap of few or uneven groups understates them.
+        """
         found = np.empty((len(self.candidates), len(self.plan.trials), N_DRAWS))
         for k, trial in enumerate(self.plan.trials):
-            weights = group_weights(self.task.groups[trial.items], N_DRAWS, [self.seed, k])
-            for c, outcomes in enumerate(self.outcomes):
-                drawn = outcomes[k].resampled(weights)
-                found[c, k] = np.where(np.isnan(drawn), outcomes[k].value, drawn)
-        return np.nan_to_num(found)
+            groups = self.task.groups[trial.items]
+            weights = group_weights(groups, N_DRAWS, [self.seed, k])
+            drawn = np.stack([outcomes[k].resampled(weights) for outcomes in self.outcomes])
+            drawn[self.undefined] = 0.0
+            whole = np.flatnonzero(np.isfinite(drawn).all(axis=0))
+            if not len(whole):
+                raise InputError(
+                    f"advise: {self.task.name!r} must have enough items in every fold, got "
+                    f"{len(trial.items)}, of which no draw has a score. Give more items."
+                )
+            drawn = drawn[:, np.resize(whole, N_DRAWS)]
+            middle = drawn.mean(axis=1, keepdims=True)
+            n = effective_groups(groups)
+            found[:, k] = middle + (drawn - middle) * np.sqrt(n / max(n - 1, 0.1))
+        return found
 
     def choice(self, values: Floats, folds: Integers) -> Integers:
         """The simplest candidate within one standard error of the best on these folds.
@@ -241,7 +276,7 @@ class Search:
     def advice(self, watch: Watch, by_fit_text: dict[str, dict[str, Any]]) -> Advice:
         outer, p = self.tested()
         wanted = self.candidates[self.chosen]
-        recommended = self.chosen != 0 and p <= LEVEL
+        recommended = self.chosen != 0 and p <= LEVEL and self.n_groups >= LEAST_GROUPS
         choice = wanted if recommended else Candidate(NONE)
         repair = None
         scored = outer if recommended and self.outside is None else self._outside(choice)
@@ -265,10 +300,13 @@ class Search:
             n_items=sum(fold.n_items for fold in scored),
             scored_on=self.scored_on,
             fitted_on=self.plan.fitted_on,
+            n_removed=max(self.plan.n_removed, self._outer_plan.n_removed),
             items_needed=items_needed(rival, seed=self.seed),
             seconds=watch.seconds,
             by_fit_text=by_fit_text,
-            shift=warned(
+            shift=""
+            if self.bench.transductive
+            else warned(
                 self.bench, choice.level if recommended else level, self._outer_plan.trials[0]
             ),
         )
@@ -300,6 +338,16 @@ class Search:
         best = 1 + int(means[1:].argmax())
         folds = self.bench.folds(self.plan, self.outcomes[best], self.outcomes[0])
         return folds, self.candidates[best].level
+
+    def _what_is_scored(self, wanted: Candidate) -> str:
+        """The choice, or what was chosen without each fold where these are scored and differ."""
+        if self.outside is not None:
+            return str(wanted)
+        _, chosen = self.gains(self.values.T[None])
+        names = {str(self.candidates[int(c)]) for c in chosen[:, 0]}
+        if names == {str(wanted)}:
+            return str(wanted)
+        return f"What is chosen without each fold ({', '.join(sorted(names))})"
 
     def inside(self, candidate: int) -> float:
         """Mean score on the folds."""
@@ -336,10 +384,17 @@ class Search:
                 for side in ("baseline", "system")
             )
             return (
-                f"{wanted}, fitted on {self.plan.fitted_on}, takes {self.task.metric} of {name!r} "
-                f"from {before:.1f} to {after:.1f} on {self.scored_on} ({after - before:+.1f}, "
-                f"95 % interval {low:+.1f} to {high:+.1f}). Choosing it was tested on folds it "
-                f"did not see: {gain:+.1f} on {n:,} items, one-sided p = {p:.4f}."
+                f"{self._what_is_scored(wanted)}, fitted on {self.plan.fitted_on}, takes "
+                f"{self.task.metric} of {name!r} from {before:.1f} to {after:.1f} on "
+                f"{self.scored_on} ({after - before:+.1f}, 95 % interval {low:+.1f} to "
+                f"{high:+.1f}). Choosing it was tested on folds it did not see: {gain:+.1f} on "
+                f"{n:,} items, one-sided p = {p:.4f}."
+            )
+        if self.n_groups < LEAST_GROUPS:
+            return (
+                f"The {n:,} items of {name!r} share sentences so much that they count for "
+                f"{self.n_groups:.0f} groups, and {LEAST_GROUPS} are the least that tell anything. "
+                "Label items that have no sentence in common."
             )
         if self.chosen == 0:
             best = 100 * difference(self._rival()[0])
@@ -353,6 +408,12 @@ class Search:
             f"gains {gain:+.1f} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
             f"below {LEVEL}."
         )
+
+
+def effective_groups(groups: Integers) -> float:
+    """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
+    _, sizes = np.unique(groups, return_counts=True)
+    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
 
 
 def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integers | None]:

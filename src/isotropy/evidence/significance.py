@@ -99,7 +99,8 @@ def interval(
 
     Notes
     -----
-    Draws of which a score is undefined are left out. (NaN, NaN) where the difference is NaN.
+    Draws of which a score is undefined are left out. (NaN, NaN) where the difference is NaN, or a
+    fold is a single group, of which there is nothing to draw.
     """
     _expect_folds(folds, "interval")
     checks.real(level, "level", "interval", 0, 1)
@@ -243,7 +244,7 @@ def items_needed(
 
 def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int, caller: str) -> Floats:
     """Differences of the draws in which all scores are defined; none where it is undefined."""
-    if math.isnan(difference(folds)):
+    if math.isnan(difference(folds)) or any(n_groups < 2 for n_groups, _ in _bundles(folds)):
         return np.empty(0)
     draws = np.zeros(n_draws)
     for part, fold, weights in _drawn(folds, n_draws, seed, _counts, caller):

@@ -25,7 +25,7 @@ from isotropy.sources.texts import Text, distinct, whole
 from isotropy.tasks import Outcome, Task
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
-    "the evaluated text itself (transductive)",
+    "all text, the evaluated included (transductive)",
     "other text",
     "the training part",
     "the other folds",
@@ -79,7 +79,9 @@ class Bench:
         fit_on: Sequence[Text] | None = None,
         caller: str = "compare",
         known: Space | None = None,
+        transductive: bool = False,
     ) -> None:
+        self.transductive = transductive
         self.vectors = encoder_of(vectors, task.texts, caller)
         self.task, self.caller = task, caller
         self.candidates = candidates
@@ -140,6 +142,8 @@ class Bench:
 
         None where there is nothing but the text of other items.
         """
+        if self.transductive:
+            return self.evaluated(np.arange(self.task.n_items)).trials[0].fits, TRANSDUCTIVE, 0
         if self.fit_on is not None:
             fits, n_removed = self._fits_elsewhere(items)
             return fits, ELSEWHERE, n_removed
@@ -166,7 +170,7 @@ class Bench:
     def outcome(self, candidate: Candidate, trial: Trial, seed: int = 0) -> Outcome:
         """What a candidate gets on the items of a trial."""
         texts = self.task.texts_of(trial.items)
-        texts = np.union1d(texts, self.task.background)
+        texts = np.union1d(texts, getattr(self.task, "documents", self.task.background))
         train = trial.train if self.task.supervised else None
         if train is not None:
             texts = np.union1d(texts, self.task.texts_of(train))
@@ -282,16 +286,14 @@ def _upto(found: Space) -> Integers:
 
 
 def grouped_folds(groups: Integers, n_folds: int, seed: int) -> Integers:
-    """The fold of each item: whole groups, the largest first, each to the smallest fold."""
+    """The fold of each item: whole groups, dealt by size and back again, as many to each fold."""
     _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    n_made = min(n_folds, len(sizes))
     order = np.random.default_rng(seed).permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
-    totals = np.zeros(min(n_folds, len(sizes)), dtype=np.int64)
+    there_and_back = np.concatenate([np.arange(n_made), np.arange(n_made)[::-1]])
     of_group = np.empty(len(sizes), dtype=np.int64)
-    for group in order:
-        smallest = int(totals.argmin())
-        of_group[group] = smallest
-        totals[smallest] += sizes[group]
+    of_group[order] = np.resize(there_and_back, len(sizes))
     return of_group[places]
 
 

@@ -23,13 +23,16 @@ from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
 from isotropy.stats import Moments, Statistic
 
+LEVELS = ("token", "sentence")
+
 
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
     A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`,
     and is found by its `name` from then on. `moments_` of the rows that it was fitted on stay with
-    it, so that `shift` can tell how far others are from them.
+    it, so that `shift` can tell how far others are from them. `level_` is "token" or "sentence"
+    where the file that it was loaded from says which rows it is for, otherwise empty.
     """
 
     name: ClassVar[str] = ""
@@ -38,6 +41,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     normalize: bool
     moments_: Moments | None = None
+    level_: str = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -151,7 +155,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             )
         return self._affine()
 
-    def save(self, path: Any, note: str = "") -> None:
+    def save(self, path: Any, note: str = "", *, level: str = "") -> None:
         """Write the fitted repair to one safetensors file, whole or not at all.
 
         Parameters
@@ -159,11 +163,17 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         path : path-like
         note : str
             Free text kept in the header, such as the model and the corpus.
+        level : {"token", "sentence"}, optional
+            The rows that it is for: of tokens before they are pooled, or of texts. Kept in the
+            header, and `level_` of the loaded repair; by default the `level_` of this one.
         """
         check_is_fitted(self)
-        files.write(path, self._header(note), self._tensors())
+        level = level or self.level_
+        if level:
+            checks.choice(level, "level", "save", LEVELS)
+        files.write(path, self._header(note, level), self._tensors())
 
-    def _header(self, note: str) -> dict[str, Any]:
+    def _header(self, note: str, level: str) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
         return {
             "method": self.name,
@@ -172,6 +182,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             "n_samples": self.n_samples_seen_,
             "feature_names": None if names is None else [str(name) for name in names],
             "note": note,
+            "level": level,
         }
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
@@ -188,6 +199,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self.n_features_in_ = header["n_features"]
         self.n_samples_seen_ = header["n_samples"]
         self.note_ = header["note"]
+        self.level_ = header.get("level", "")  # files of old have none
         if header["feature_names"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
         for name in self.learned:
@@ -322,8 +334,8 @@ class SummedRepair(Repair):
                 f"{name}: statistic must be {self.statistic.__name__} of some rows, got "
                 f"{type(statistic).__name__}."
             )
-        self._check_params()
         self.n_features_in_ = statistic.n_features
+        self._check_params()
         self.n_samples_seen_ = statistic.n_rows
         self.statistic_ = copy.deepcopy(statistic)  # rows that are added later are this repair's
         self.moments_ = self.statistic_ if isinstance(self.statistic_, Moments) else None

@@ -105,7 +105,8 @@ class Whiten(InvertibleRepair):
         checks.real(self.eps, "eps", name, 0.0)
         checks.real(self.power, "power", name, 0.0)
         if self.n_components is not None:
-            checks.integer(self.n_components, "n_components", name, 1, self.n_features_in_)
+            most = getattr(self, "n_features_in_", None)  # unknown before the fit
+            checks.integer(self.n_components, "n_components", name, 1, most)
         if self.shrinkage != "auto":
             if isinstance(self.shrinkage, str):
                 raise InputError(

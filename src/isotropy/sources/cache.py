@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, reason
 from isotropy.sources.models import Encoding, Rows
 
+N_OPEN = 16  # shards whose rows are mapped at a time, each of which takes a file descriptor
+
 
 class Cache:
     """All tokens' rows of texts, by a checksum of each text, for one model and layer.
@@ -45,7 +47,8 @@ class Cache:
     def _load(self) -> None:
         self._lock = threading.Lock()
         self._where: dict[bytes, tuple[int, int]] = {}
-        self._shards: list[tuple[Rows, dict[str, NDArray[Any]]]] = []
+        self._shards: list[tuple[Path, dict[str, NDArray[Any]]]] = []
+        self._mapped: dict[Path, Rows] = {}
         for path in sorted(self.folder.glob("*.npz")):
             self._open(path)
 
@@ -85,12 +88,13 @@ class Cache:
                 os.replace(temporary, path.with_suffix(".npz"))
             finally:
                 temporary.unlink(missing_ok=True)
-        self._open(path.with_suffix(".npz"))
+        if not self._open(path.with_suffix(".npz")):
+            raise self._unreadable(path)
 
     def get(self, text: str) -> tuple[Encoding, Rows]:
-        """The tokens of a text that is there, and their rows."""
+        """The tokens of a text that is there, and a copy of their rows."""
         shard, i = self._where[checksum(text)]
-        rows, index = self._shards[shard]
+        path, index = self._shards[shard]
         part = slice(int(index["starts"][i]), int(index["starts"][i + 1]))
         encoding = Encoding(
             index["ids"][part].tolist(),
@@ -98,23 +102,47 @@ class Cache:
             index["offsets"][part],
             bool(index["truncated"][i]),
         )
-        return encoding, rows[part]
+        return encoding, np.array(self._rows(path)[part])
 
-    def _open(self, path: Path) -> None:
+    def _rows(self, path: Path) -> Rows:
+        """The rows of a shard, of which the ones used last stay mapped."""
+        with self._lock:
+            rows = self._mapped.pop(path, None)
+            try:
+                rows = np.load(path, mmap_mode="r") if rows is None else rows
+            except (OSError, ValueError, EOFError):
+                raise self._unreadable(path) from None
+            self._mapped[path] = rows
+            if len(self._mapped) > N_OPEN:
+                del self._mapped[next(iter(self._mapped))]
+        return rows
+
+    def _open(self, path: Path) -> bool:
+        """Whether the shard with this index is whole, and can be used from now on."""
+        rows_path = path.with_suffix(".npy")
         try:
             with np.load(path) as file:
                 index = {name: file[name] for name in file.files}
-            rows = np.load(path.with_suffix(".npy"), mmap_mode="r")
+            rows = np.load(rows_path, mmap_mode="r")
             n_rows = int(index["starts"][-1])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            return
+            return False
         if any(len(part) != n_rows for part in (rows, index["ids"])):
-            return
+            return False
         with self._lock:
-            self._shards.append((rows, index))
+            self._mapped.pop(rows_path, None)
+            self._shards.append((rows_path, index))
             number = len(self._shards) - 1
             for i, key in enumerate(index["keys"]):
                 self._where[key.tobytes()] = (number, i)
+        return True
+
+    def _unreadable(self, path: Path) -> InputError:
+        return InputError(
+            f"Encoder: cache {str(self.folder.parent)!r} must keep what is written to it, got "
+            f"{path.stem!r}, which does not open again. Raise the limit of open files (ulimit -n), "
+            "or use another folder."
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -123,8 +123,8 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     checks.choice(which, "which", CALLER, ("input", "output"))
     torch, transformers = extra(CALLER)
     name = os.fspath(name_or_path)
-    where, options = place(name)
     with loading(name, CALLER):
+        where, options = place(name, CALLER)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
         kind = transformers.AutoModel if which == "input" else _head(transformers, where, options)
         if kind is None:

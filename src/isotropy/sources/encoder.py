@@ -26,6 +26,7 @@ __all__ = ["Encoder", "Tokens", "cut_off"]
 
 POOLS = ("tokens", "mean", "cls", "last", "own")
 CPU_BATCH, GPU_BATCH = 1 << 12, 1 << 16  # tokens
+CACHE_BATCH = 64  # texts
 LEFT_OPEN = ("pool", "special_tokens")  # by a cache, which has every token
 
 
@@ -127,7 +128,10 @@ class Encoder:
 
     @property
     def n_features(self) -> int:
-        return self.own.n_features if self.own else self.model.n_features
+        width = _width_after(self.repair, self.model.n_features)
+        if self.own:
+            width = self.own.width(width)
+        return width if self.pool == "tokens" else _width_after(self.sentence_repair, width)
 
     @property
     def several_layers(self) -> bool:
@@ -224,7 +228,9 @@ class Encoder:
         if missing:
             states = sorted((s for batch in self._run(missing) for s in batch), key=_number)
             self.cache.add(missing, [s.encoding for s in states], [s.layers[0] for s in states])
-        yield [States(i, e, [rows]) for i, (e, rows) in enumerate(map(self.cache.get, plain))]
+        for start in range(0, len(plain), CACHE_BATCH):
+            found = map(self.cache.get, plain[start : start + CACHE_BATCH])
+            yield [States(i, encoding, [rows]) for i, (encoding, rows) in enumerate(found, start)]
 
     def block(
         self,
@@ -320,6 +326,11 @@ def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
         f"{n_cut:,} of {n_texts:,} texts are longer than the {max_length} tokens taken; the rest "
         "of them is cut off"
     )
+
+
+def _width_after(repair: Repairs | None, width: int) -> int:
+    """The width of rows of this width when they are repaired."""
+    return int(getattr(repair, "_n_features_out", width))
 
 
 def _number(states: States) -> int:

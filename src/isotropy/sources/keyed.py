@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from isotropy.errors import InputError
 from isotropy.sources.arrays import ArraySource
+from isotropy.sources.base import Batch, Source
 from isotropy.sources.files import listed
 from isotropy.sources.opening import open_source
 from isotropy.sources.texts import Text
@@ -79,14 +80,15 @@ class KeyedVectors(ArraySource):
         """
         folder = Path(os.fspath(path))
         if (folder / "words.txt").is_file() and (folder / "vectors.npy").is_file():
-            words = (folder / "words.txt").read_text("utf-8").rstrip("\n").split("\n")
-            return cls(np.load(folder / "vectors.npy"), words)
+            words = _lines(folder / "words.txt")
+            beside = open_source(folder / "vectors.npy", caller="KeyedVectors")
+            return cls(_rows(list(_batches(beside))), words)
         source = open_source(path, column=column, caller="KeyedVectors")
-        batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+        batches = list(_batches(source))
         tables: list[Any] = [batch.carried for batch in batches]
         name = _key_column(tables[0], key, str(path))
         keys = [word for table in tables for word in table.column(name).to_pylist()]
-        return cls(np.concatenate([batch.rows for batch in batches]), keys)
+        return cls(_rows(batches), keys)
 
     @property
     def vectors(self) -> NDArray[Any]:
@@ -112,6 +114,28 @@ class KeyedVectors(ArraySource):
     def with_repair(self, repair: Any) -> KeyedVectors:
         """The same keys with repaired vectors."""
         return KeyedVectors(repair.transform(self.vectors), self.words, self.caller)
+
+
+def _batches(source: Source) -> Iterator[Batch]:
+    for chunk in source.chunks():
+        yield from source.read(chunk)
+
+
+def _rows(batches: Sequence[Batch]) -> NDArray[Any]:
+    found: NDArray[Any] = np.concatenate([batch.rows for batch in batches])
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8").rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"KeyedVectors: {str(path)!r} must be UTF-8, got other bytes in line {line}. Convert "
+            "it, as with iconv -f latin1 -t utf-8."
+        ) from None
 
 
 def _key_column(table: Any, asked: str | None, path: str) -> str:

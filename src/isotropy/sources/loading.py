@@ -6,11 +6,12 @@ import contextlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, IsotropyError, MissingExtraError, reason
+from isotropy.errors import InputError, IsotropyError, IsotropyWarning, MissingExtraError, reason
 
 
 def extra(caller: str) -> tuple[Any, Any]:
@@ -37,12 +38,28 @@ def pools_itself(name_or_path: Any) -> bool:
     if path.exists():
         return is_sentence_transformer(path)
     try:
-        from huggingface_hub import hf_hub_download
-
+        from huggingface_hub import errors, hf_hub_download
+    except ImportError:  # which is said when the model is loaded
+        return False
+    try:
         hf_hub_download(os.fspath(name_or_path), "modules.json")
-    except Exception:  # there is none, or no hub to ask
+    except errors.HFValidationError:  # no name of the hub, which is said then too
+        return False
+    except Exception as error:  # of many kinds: offline, no such model, no access
+        there_is_none = isinstance(error, errors.EntryNotFoundError)
+        if not there_is_none or isinstance(error, errors.LocalEntryNotFoundError):
+            _say_not_asked(os.fspath(name_or_path), error)
         return False
     return True
+
+
+def _say_not_asked(name: str, error: Exception) -> None:
+    warnings.warn(
+        f"Encoder: whether {name!r} has a pooling of its own could not be looked up "
+        f"({first_line(error)}), and the mean is taken. Name the pooling to be sure.",
+        IsotropyWarning,
+        stacklevel=3,
+    )
 
 
 def is_model(name_or_path: Any) -> bool:
@@ -52,15 +69,38 @@ def is_model(name_or_path: Any) -> bool:
     return found or is_sentence_transformer(path)
 
 
-def place(name: str) -> tuple[str, dict[str, Any]]:
+def place(name: str, caller: str) -> tuple[str, dict[str, Any]]:
     """What from_pretrained takes for a name, a folder or a file."""
     path = Path(name)
     if path.suffix == ".gguf":
         return str(path.parent), {"gguf_file": path.name}
     if is_sentence_transformer(path):
-        modules = json.loads((path / "modules.json").read_text("utf-8"))
-        return str(path / modules[0]["path"]), {}
+        return str(path / _first_module(path / "modules.json", caller)), {}
     return name, {}
+
+
+def _first_module(path: Path, caller: str) -> str:
+    """The folder of the first part of a sentence-transformers model."""
+    modules = read_json(path, caller)
+    first = modules[0] if isinstance(modules, list) and modules else None
+    folder = first.get("path") if isinstance(first, dict) else None
+    if not isinstance(folder, str):
+        raise InputError(
+            f"{caller}: {str(path)!r} must list the parts of a model with their paths, got "
+            f"{str(modules)[:60]}. Save the model again."
+        )
+    return folder
+
+
+def read_json(path: Path, caller: str) -> Any:
+    """What a JSON file of a model holds."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{caller}: {str(path)!r} must be a JSON file ({first_line(error)}). Save the model "
+            "again."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from isotropy.sources.loading import (
     is_sentence_transformer,
     loading,
     place,
+    read_json,
 )
 
 __all__ = ["Encoding", "Model", "Rows", "is_model", "is_sentence_transformer"]
@@ -37,6 +38,8 @@ COUNTED_FROM_PADDING = {  # kinds of model whose positions begin after that of t
     "longformer",
     "roberta-prelayernorm",
 }
+PASSING_SETTINGS = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
+PASSING_TOKENIZING = ("truncation", "padding")
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,16 @@ class Model:
     ) -> None:
         self.name, self.caller = os.fspath(name_or_path), caller
         torch, transformers = extra(caller)
-        where, options = place(self.name)
         with loading(self.name, caller):
+            where, options = place(self.name, caller)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             found, notes = transformers.AutoModel.from_pretrained(
                 where, dtype=torch.float32, output_loading_info=True, **options
             )
-        config = found.config
+            config = found.config
+            self.n_features = self._size(config, "hidden_size", "d_model")
+            self.n_layers = self._size(config, "num_hidden_layers", "num_layers")
+            self.max_length = min(self._limits(config, Path(where)))
         network = found.get_encoder() if config.is_encoder_decoder else found
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -88,20 +94,38 @@ class Model:
         self._made_up = set(notes["missing_keys"])
         self._say_made_up()
         self.torch, self.device = torch, torch.device(device)
-        self.n_features = int(getattr(config, "hidden_size", None) or config.d_model)
-        self.n_layers = int(getattr(config, "num_hidden_layers", None) or config.num_layers)
-        self.max_length = min(self._limits(config, Path(where)))
         self._tokenizing, self._running = threading.Lock(), threading.Lock()
+
+    def _size(self, config: Any, *names: str) -> int:
+        found = next((size for name in names if (size := getattr(config, name, None))), None)
+        if not isinstance(found, int):
+            raise InputError(
+                f"{self.caller}: {self.name!r} must be a model of texts, got a config of kind "
+                f"{config.model_type!r} without {names[0]}. Use one that takes nothing but text."
+            )
+        return found
 
     def _limits(self, config: Any, folder: Path) -> Iterator[int]:
         yield int(min(self.tokenizer.model_max_length, NO_LIMIT))
         settings = folder / "sentence_bert_config.json"
         if settings.is_file():
-            yield json.loads(settings.read_text("utf-8")).get("max_seq_length") or NO_LIMIT
+            yield self._own_limit(settings)
         positions = getattr(config, "max_position_embeddings", None)
         if positions:
             skipped = config.model_type in COUNTED_FROM_PADDING
             yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
+
+    def _own_limit(self, path: Path) -> int:
+        settings = read_json(path, self.caller)
+        found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
+        if isinstance(settings, dict) and found is None:
+            return NO_LIMIT
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise InputError(
+                f"{self.caller}: {str(path)!r} must give max_seq_length, a number of tokens, got "
+                f"{str(found)[:60]}. Save the model again."
+            )
+        return found
 
     def _say_made_up(self) -> None:
         needless = ("pooler.", "decoder.")  # for hidden states of encoders
@@ -115,12 +139,13 @@ class Model:
             )
 
     def fingerprint(self) -> str:
-        """A checksum of the weights, by a sample of each tensor.
+        """A checksum of the weights, by a sample of each tensor, the config and the tokenizer.
 
-        Those that no file has, such as a pooler that hidden states do without, are different each
-        time, and left out.
+        Weights that no file has, such as a pooler that hidden states do without, are different
+        each time, and left out.
         """
         digest = hashlib.sha256(type(self.network).__name__.encode())
+        digest.update(json.dumps([self._settings(), self._vocabulary()], sort_keys=True).encode())
         for name, weight in sorted(self.network.state_dict().items()):
             if name in self._made_up:
                 continue
@@ -128,6 +153,20 @@ class Model:
             picked = flat[:: max(1, flat.numel() // 64)][:64]
             digest.update(name.encode() + picked.float().cpu().numpy().tobytes())
         return digest.hexdigest()[:32]
+
+    def _settings(self) -> Any:
+        """The config, without what does not change the hidden states."""
+        text = self.network.config.to_json_string()
+        return json.loads(text, object_hook=lambda part: _without(part, PASSING_SETTINGS))
+
+    def _vocabulary(self) -> Any:
+        """All that the tokenizer does, without what each call of it sets."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return sorted(self.tokenizer.get_vocab().items())
+        with self._tokenizing:
+            text = backend.to_str()
+        return _without(json.loads(text), PASSING_TOKENIZING)
 
     def encodings(self, texts: Sequence[str], max_length: int) -> list[Encoding]:
         """The tokens of every text, cut at max_length."""
@@ -190,3 +229,7 @@ class Model:
                 else [found.hidden_states[layer] for layer in layers]
             )
             return [state.float().cpu().numpy() for state in states]
+
+
+def _without(part: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name not in names}

@@ -50,7 +50,7 @@ class OwnPooling:
         parts = list(found)
         self._after = parts[2:]
         settings = parts[1].get_config_dict() if len(parts) > 1 else {}
-        mode = str(settings.get("pooling_mode"))
+        mode = _mode(settings)
         if mode not in MODES or not settings.get("include_prompt", True):
             raise InputError(
                 f"Encoder: pool='own' must be one of {', '.join(MODES)} over all tokens, got "
@@ -60,7 +60,11 @@ class OwnPooling:
         self.prompt = str(found.prompts.get(found.default_prompt_name or "") or "")
         self.max_length = int(found.max_seq_length or model.max_length)
         self._torch = model.torch
-        self.n_features = int(self.finish(np.zeros((1, model.n_features), np.float32)).shape[1])
+        self.n_features = self.width(model.n_features)
+
+    def width(self, n_features: int) -> int:
+        """Width of the vectors that are made of pooled rows of this width."""
+        return int(self.finish(np.zeros((1, n_features), np.float32)).shape[1])
 
     def finish(self, pooled: Rows) -> Rows:
         """What the model makes of pooled rows: dense layers, normalisation, or nothing."""
@@ -71,3 +75,12 @@ class OwnPooling:
                 features = module(features)
         rows: Rows = features["sentence_embedding"].numpy()
         return rows
+
+
+def _mode(settings: dict[str, Any]) -> str:
+    """The mode of pooling, for which older sentence-transformers have a flag each."""
+    if "pooling_mode" in settings:
+        return str(settings["pooling_mode"])
+    flags = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
+    modes = [flag.removeprefix("pooling_mode_").removesuffix("_tokens") for flag in flags]
+    return ", ".join(mode.removesuffix("_token") for mode in modes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -109,7 +110,7 @@ class TextFile:
             line, raw = next(records, (1, b""))
             first = self._decoded(raw, line)
             if self.kind in (".tsv", ".csv"):
-                return (file.tell(), line + raw.count(b"\n")), self._cells(first)
+                return (file.tell(), line + raw.count(b"\n")), self._cells(first, line)
             return (0, 1), list(self._object(first, line))
 
     def _chosen(self, asked: Sequence[str] | None) -> tuple[str, ...]:
@@ -157,16 +158,32 @@ class TextFile:
 
     def _raw(self, lines: Iterable[bytes], first: int) -> Iterator[tuple[int, bytes]]:
         """(number of its first line, bytes) of each record: of CSV, quoted line breaks included."""
-        waiting, number, quoted = b"", first, False
-        for line in lines:
-            waiting += line
-            quoted ^= self.kind == ".csv" and line.count(b'"') % 2 == 1
-            if not quoted:
-                yield number, waiting
-                number += waiting.count(b"\n")
-                waiting = b""
-        if waiting:
-            yield number, waiting
+        if self.kind != ".csv":
+            yield from enumerate(lines, first)
+            return
+        number, held = first, list[bytes]()
+
+        def taken() -> Iterator[str]:
+            for line in lines:
+                held.append(line)
+                shown = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield shown.decode("latin-1")  # in which quotes and commas are those of UTF-8
+
+        reader = csv.reader(taken(), strict=True)
+        while self._next(reader, number) is not None:
+            yield number, b"".join(held)
+            number += len(held)
+            held.clear()
+
+    def _next(self, reader: Iterator[list[str]], line: int) -> list[str] | None:
+        """The cells of the next record, None after the last one."""
+        try:
+            return next(reader, None)
+        except csv.Error as error:
+            raise self._wrong(
+                f"must be comma-separated with every quote closed, got one record from line {line} "
+                f"on that is not ({error}). Correct it, or save the texts as .jsonl."
+            ) from None
 
     def _record(self, raw: bytes, line: int) -> Record:
         text = self._decoded(raw, line)
@@ -176,12 +193,12 @@ class TextFile:
             return {"text": text}
         if self.kind in (".jsonl", ".ndjson"):
             return self._fields(self._object(text, line), line)
-        cells = self._cells(text)
-        if len(cells) < len(self.names):
+        cells = self._cells(text, line)
+        if len(cells) != len(self.names):
             raise self._wrong(
                 f"must have {len(self.names)} cells a line, got {len(cells)} in line {line}."
             )
-        return dict(zip(self.names, cells, strict=False))
+        return dict(zip(self.names, cells, strict=True))
 
     def _texts(self, record: Record) -> Iterator[tuple[str, str]]:
         """(column, text) of the texts of a record that are not blank."""
@@ -190,15 +207,24 @@ class TextFile:
             if text:
                 yield column, text
 
-    def _cells(self, text: str) -> list[str]:
+    def _cells(self, text: str, line: int) -> list[str]:
         text = text.rstrip("\r\n")
         if self.kind == ".tsv":
             return text.split("\t")
-        return next(csv.reader(io.StringIO(text, newline="")), [])
+        return self._next(csv.reader([text], strict=True), line) or []
 
     def _object(self, text: str, line: int) -> dict[str, Any]:
         try:
             found = json.loads(text)
+            if "\\u" in text:  # the only way to characters that UTF-8 does not have
+                json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise self._wrong(
+                f"must hold whole characters, got half of one (a lone surrogate, \\ud800 to "
+                f"\\udfff) in line {line}. Correct that line."
+            ) from None
+        except RecursionError:
+            raise self._nested(line) from None
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -214,7 +240,10 @@ class TextFile:
                     f"must hold text in {column!r}, got {type(value).__name__} in line {line}."
                 )
         there = {name: value for name, value in found.items() if value is not None}
-        return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
+        try:
+            return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
+        except RecursionError:
+            raise self._nested(line) from None
 
     def _decoded(self, raw: bytes, line: int) -> str:
         try:
@@ -225,6 +254,9 @@ class TextFile:
                 f"must be UTF-8, got other bytes in line {line}. Convert it, as with "
                 "iconv -f latin1 -t utf-8."
             ) from None
+
+    def _nested(self, line: int) -> InputError:
+        return self._wrong(f"must not nest JSON as deeply as in line {line}. Flatten that line.")
 
     def _wrong(self, what: str) -> InputError:
         return InputError(f"{self.caller}: {str(self.path)!r} {what}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isotropy.errors import IsotropyWarning
 from isotropy.sources.base import Batch, Chunk
+from isotropy.sources.digests import digest
 from isotropy.sources.texts import Text, Texts
 
 if TYPE_CHECKING:
@@ -66,16 +66,15 @@ class TextSource:
 
     def identity(self) -> dict[str, Any]:
         """Plain values that tell these rows from others."""
-        digest = hashlib.sha256()
+        texts = hashlib.sha256()
         for block in self.texts.blocks():
             for text in self.texts.read(block):
-                digest.update(repr(text).encode())
-        repairs = pickle.dumps((self.encoder.repair, self.encoder.sentence_repair))
+                texts.update(repr(text).encode())
         return {
             "kind": "texts",
             **self.encoder.identity(),
-            "repairs": hashlib.sha256(repairs).hexdigest(),
-            "texts": digest.hexdigest(),
+            "repairs": digest([self.encoder.repair, self.encoder.sentence_repair]),
+            "texts": texts.hexdigest(),
         }
 
     def _counted(self) -> list[Chunk]:

@@ -164,12 +164,13 @@ class Correlation(Outcome):
         The part that an item belongs to, such as the source of its sentences.
     combine : {"all", "mean", "wmean"}
         One correlation over all items, or the mean over strata, plain or weighted by their items.
-        A stratum of which a draw has no item is left out of that draw's mean.
+        A stratum of which a draw has no item is left out of that draw's mean, and one whose gold
+        scores are all equal of every mean.
     metrics : mapping, optional
 
     Notes
     -----
-    NaN where the predictions or the gold scores (of a stratum) are constant.
+    NaN where the predictions (of a stratum) or all gold scores are constant.
 
     Examples
     --------
@@ -201,7 +202,9 @@ class Correlation(Outcome):
         """Item numbers of each stratum that counts by itself."""
         if self.combine == "all":
             return [np.arange(self.n_items)]
-        return [np.flatnonzero(self.strata == i) for i in range(int(self.strata.max()) + 1)]
+        parts = [np.flatnonzero(self.strata == i) for i in range(int(self.strata.max()) + 1)]
+        telling = [part for part in parts if len(np.unique(self.gold[part])) > 1]
+        return telling or parts
 
     @cached_property
     def _variables(self) -> list[tuple[Ranks | Values, Ranks | Values]]:

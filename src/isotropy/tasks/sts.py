@@ -41,7 +41,7 @@ class STS(Task):
     Notes
     -----
     STS12 to STS16 are reported in all three ways in the literature, and they differ by points:
-    name the one that a figure is.
+    name the one that a figure is. `metric` does: "spearman (mean of subsets)".
 
     Examples
     --------
@@ -53,9 +53,10 @@ class STS(Task):
     """
 
     kind = "sts"
-    metric = "spearman"
     per_item = ("scores", "subsets")
+    primary = "spearman"
     secondary = "pearson"
+    strata = "subsets"
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class STS(Task):
                     f"{self._caller}: scores of {where} must differ, got {values[0]:g} for every "
                     "pair. A correlation needs two values."
                 )
+        self.metric = self._metric()
 
     @classmethod
     def read(
@@ -116,6 +118,19 @@ class STS(Task):
         task.n_unlabelled = n_unlabelled
         return task
 
+    def subset(self, items: Any) -> Self:
+        """The same task with these items only, in this order, and the texts that it then needs."""
+        new = super().subset(items)
+        new.metric = new._metric()
+        return new
+
+    def _metric(self) -> str:
+        """The correlation, and where there are several subsets how they are combined."""
+        if self.combine == "all" or len(np.unique(self.subsets)) < 2:
+            return self.primary
+        mean = "mean" if self.combine == "mean" else "weighted mean"
+        return f"{self.primary} ({mean} of {self.strata})"
+
     def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Correlation:
         return self._correlation(self._similarities(X, items), items)
 
@@ -123,4 +138,4 @@ class STS(Task):
         gold, strata = self.scores[items], self.subsets[items]
         other = Correlation(predicted, gold, self.secondary, strata, self.combine).value
         metrics = {self.secondary: other}
-        return Correlation(predicted, gold, self.metric, strata, self.combine, metrics)
+        return Correlation(predicted, gold, self.primary, strata, self.combine, metrics)

@@ -55,8 +55,9 @@ class WordSimilarity(STS):
     """
 
     kind = "word-similarity"
-    metric = "pearson"
+    primary = "pearson"
     secondary = "spearman"
+    strata = "sets"
 
     def __init__(
         self,
