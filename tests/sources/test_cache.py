@@ -180,9 +180,10 @@ def one_token(number):
 def test_more_shards_than_a_process_may_open_files(tmp_path):
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(map(int, os.listdir("/dev/fd")))
+    used = set(map(int, os.listdir("/dev/fd")))
+    free = [number for number in range(len(used) + 40) if number not in used]
     cache = Cache(tmp_path, {"model": "x"})
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[39], hard))
     try:
         for number in range(60):
             cache.add(*one_token(number))
