@@ -148,7 +148,7 @@ def test_compare_fits_on_text_that_is_given(planted, tmp_path):
     assert found["results"][1]["score"] == expected.to_dict()["results"][1]["score"]
     assert found["results"][1]["fitted_on"] == "other text"
     assert found["notes"] == [
-        "pairs: 1 evaluated sentences were removed from the text that repairs are fitted on."
+        "pairs: 1 evaluated texts were removed from what repairs are fitted on."
     ]
 
 

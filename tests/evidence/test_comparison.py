@@ -166,7 +166,7 @@ def test_evaluated_sentences_are_not_fitted_on_and_their_number_is_noted(fitted)
     assert len(fitted) >= 2
     assert all(without(rows, X[task.texts_of(task.parts["dev"])]) for rows in fitted)
     assert all(len(rows) == 88 for rows in fitted)
-    note = "sts: 12 evaluated sentences were removed from the text that repairs are fitted on."
+    note = "sts: 12 evaluated texts were removed from what repairs are fitted on."
     assert found.notes == [note]
     assert note in str(found)
     assert note in found.to_dict()["notes"]
@@ -209,7 +209,7 @@ def test_static_vectors_are_fitted_on_the_other_rows(fitted):
     assert found.results[0].score == task.score(X.astype(np.float32)).value
     after = task.score(X - more.mean(axis=0)).value
     assert found.results[1].score == pytest.approx(after, abs=1e-6)
-    assert "60 evaluated sentences were removed" in found.notes[0]
+    assert "60 evaluated texts were removed" in found.notes[0]
 
 
 def test_transductive_results_say_so_everywhere(fitted):
