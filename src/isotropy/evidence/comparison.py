@@ -205,8 +205,8 @@ def compare(
         plan = planned(bench, part, transductive, n_folds, max_items, seed)
         if plan.n_removed:
             notes.append(
-                f"{task.name}: {plan.n_removed:,} evaluated texts were removed from what repairs are "
-                "fitted on."
+                f"{task.name}: {plan.n_removed:,} evaluated texts were removed from what repairs "
+                "are fitted on."
             )
         results += on_task(bench, plan, seeds, seed, progress or nobody)
     return Comparison(results, transductive, notes)
