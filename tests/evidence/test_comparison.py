@@ -192,7 +192,7 @@ def test_other_text_is_fitted_on_where_it_is_given(fitted):
     found = compare(keyed, task, ["center"], fit_on=[*words, "c0", "d3"])
     assert all((rows == more).all() for rows in fitted)
     assert found.results[1].fitted_on == "other text"
-    assert found.notes[0].startswith("sts: 2 evaluated sentences")
+    assert found.notes[0].startswith("sts: 2 evaluated texts")
     none = task.score(X, task.parts["dev"]).value
     after = task.score(X - more.mean(axis=0), task.parts["dev"]).value
     assert found.results[0].score == none

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import InputError
-from isotropy.tasks import outcomes
+from isotropy.tasks.outcomes import base
 
 YES = {"1", "1.0", "true", "t", "yes", "y", "positive", "same", "similar"}
 YES |= {"entailment", "equivalent", "duplicate", "paraphrase"}
@@ -18,7 +18,7 @@ def classes(
     labels: Any, n_items: int, caller: str, name: str
 ) -> tuple[list[Any], NDArray[np.int64]]:
     """(the classes, sorted; the number of each item's class), of which there must be two."""
-    array = outcomes.labels(labels, "labels", caller, n_items)
+    array = base.labels(labels, "labels", caller, n_items)
     found, numbers = np.unique(array, return_inverse=True)
     if len(found) < 2:
         raise InputError(

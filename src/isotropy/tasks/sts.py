@@ -14,7 +14,8 @@ from isotropy.errors import InputError
 from isotropy.sources.texts import Text
 from isotropy.tasks import reading
 from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.outcomes import Correlation, numbers
+from isotropy.tasks.outcomes import Correlation
+from isotropy.tasks.outcomes.base import numbers
 
 SCORES = (("score",), ("relatedness_score",), ("label",))
 COMBINE = ("all", "mean", "wmean")
