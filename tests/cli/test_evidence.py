@@ -645,3 +645,12 @@ def test_a_pipe_gets_the_result_alone(planted):
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert set(json.loads(result.stdout)) >= PROMISED
+
+
+def test_a_folder_that_is_neither_model_nor_vectors_gets_the_line_of_a_model(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "x.txt").write_text("a text\n")
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n1\ta\tb\n2\tc\td\n")
+    line = refused("compare", tmp_path / "texts", "--task", "sts", "--data", tmp_path / "pairs.tsv")
+    assert "holds no model" in line
