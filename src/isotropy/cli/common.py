@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
@@ -150,3 +152,17 @@ def say_skipped(n_skipped: int) -> None:
     """How many rows were left out, wherever the output goes."""
     if n_skipped:
         typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON, with null for what is not finite."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """value with null for what is undefined, as JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

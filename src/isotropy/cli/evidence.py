@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -26,11 +25,11 @@ from isotropy.cli.common import (
     SchedulerOption,
     SkipOption,
     SourceArgument,
+    json_line,
     opened,
     running,
     say_skipped,
 )
-from isotropy.cli.measure import _finite
 from isotropy.cli.texts_options import ModelDeviceOption, SpecialOption, one_layer
 from isotropy.errors import InputError
 from isotropy.evidence import ScoreCalibrator
@@ -316,7 +315,7 @@ def calibrate(
             "repair": calibrator.repair_,
             "scores": scores,
         }
-        typer.echo(json.dumps(found, allow_nan=False))
+        typer.echo(json_line(found))
         return
     typer.echo(str(calibrator))
     typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
@@ -329,7 +328,7 @@ def calibrate(
 
 def tell(found: Any, as_json: bool) -> None:
     """Print what was found, in words or as one JSON object."""
-    plain = json.dumps(_finite(found.to_dict()), allow_nan=False) if as_json else str(found)
+    plain = json_line(found.to_dict()) if as_json else str(found)
     typer.echo(plain)
 
 

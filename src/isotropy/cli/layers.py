@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import tempfile
 import warnings
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from isotropy.cli.common import json_line
 from isotropy.cli.layers_chart import check_chart, write_chart
-from isotropy.cli.measure import _finite
 from isotropy.cli.texts_options import (
     BatchOption,
     LengthOption,
@@ -140,7 +139,7 @@ def layers(
     if as_json:
         given = {"n_texts": len(picked), "n_listed": opened.n_texts, "n_blank": opened.n_blank}
         result = given | {"models": [one.to_dict() for one in found], "warnings": remarks}
-        typer.echo(json.dumps(_finite(result), allow_nan=False))
+        typer.echo(json_line(result))
         return
     for one in found:
         _print(one, len(picked), opened.n_texts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,6 +17,7 @@ from isotropy.cli.common import (
     SchedulerOption,
     SkipOption,
     SourceArgument,
+    json_line,
     opened,
     running,
     say_skipped,
@@ -77,14 +76,5 @@ def measure(
         typer.echo(str(geometry))
         return
     found = geometry.to_dict() | {"warnings": [str(w.message) for w in caught or []]}
-    typer.echo(json.dumps(_finite(found), allow_nan=False))
+    typer.echo(json_line(found))
     say_skipped(geometry.n_skipped)
-
-
-def _finite(value: Any) -> Any:
-    """value with null for what is undefined, as JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.evidence.advice import Advice, percent
 from isotropy.evidence.candidates import NONE, Candidate, Fits, fit_alone, parsed, searched
-from isotropy.evidence.significance import Fold, difference, interval, items_needed
+from isotropy.evidence.significance import Fold, difference, group_counts, interval, items_needed
 from isotropy.evidence.spaces import SENTENCE, Integers, Space, encoder_of
 from isotropy.evidence.trials import (
     Bench,
@@ -203,7 +203,9 @@ class Search:
         found = np.empty((len(self.candidates), len(self.plan.trials), N_DRAWS))
         for k, trial in enumerate(self.plan.trials):
             groups = self.task.groups[trial.items]
-            weights = group_weights(groups, N_DRAWS, [self.seed, k])
+            numbers, places = np.unique(groups, return_inverse=True)
+            random = np.random.default_rng([self.seed, k])
+            weights = group_counts(random, N_DRAWS, len(numbers))[:, places]
             drawn = np.stack([outcomes[k].resampled(weights) for outcomes in self.outcomes])
             drawn[self.undefined] = 0.0
             whole = np.flatnonzero(np.isfinite(drawn).all(axis=0))
@@ -429,11 +431,3 @@ def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integ
     sentences = sentence_numbers(task)[task.members]
     shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
     return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
-
-
-def group_weights(groups: Integers, n_draws: int, seed: Sequence[int]) -> Any:
-    """How often each item counts in each draw of whole groups with replacement."""
-    _, places = np.unique(groups, return_inverse=True)
-    n = int(places.max()) + 1
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_draws)
-    return drawn[:, places]

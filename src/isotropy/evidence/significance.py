@@ -247,7 +247,7 @@ def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int, caller: str) -> F
     if math.isnan(difference(folds)) or any(n_groups < 2 for n_groups, _ in _bundles(folds)):
         return np.empty(0)
     draws = np.zeros(n_draws)
-    for part, fold, weights in _drawn(folds, n_draws, seed, _counts, caller):
+    for part, fold, weights in _drawn(folds, n_draws, seed, group_counts, caller):
         draws[part] += fold.system.resampled(weights) - fold.baseline.resampled(weights)
     return draws[~np.isnan(draws)] / len(folds)
 
@@ -280,7 +280,7 @@ def _bundles(folds: Sequence[Fold]) -> list[tuple[int, Bundle]]:
     return list(found.values())
 
 
-def _counts(random: np.random.Generator, n_draws: int, n_groups: int) -> NDArray[Any]:
+def group_counts(random: np.random.Generator, n_draws: int, n_groups: int) -> NDArray[Any]:
     """How often each group is drawn."""
     drawn = random.integers(0, n_groups, (n_draws, n_groups))
     drawn += n_groups * np.arange(n_draws)[:, None]
