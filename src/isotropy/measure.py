@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from isotropy import checks
+from isotropy import checks, markup
 from isotropy.engines import Engine, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError
+from isotropy.linalg import Floats
 from isotropy.metrics import RECORDS, hubness, local_isotropy
-from isotropy.metrics.base import SAMPLE_ROWS, gather
+from isotropy.metrics.base import SAMPLE_ROWS, Statistics, gather
 from isotropy.metrics.partition import isotropy_range, remark
+from isotropy.metrics.spectrum import explained
 from isotropy.sources import Source, as_source
+from isotropy.stats import Sample
 
 DRIFTED = 0.3
 CONED = 0.2
 FEW_DIRECTIONS = 0.1
 HALF = 0.5
+DRAWN_ROWS = 2000
 LOOKED_AT = {
     "mean_norm_ratio": "drift {:.2f}",
     "mean_cosine": "mean cosine {:.2f}",
@@ -107,6 +111,35 @@ def _measured(
         MappingProxyType(values),
         bases,
         n_skipped,
+        _drawn(statistics, values),
+    )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What charts show of a space beside its metrics; a part that was not gathered is None.
+
+    Attributes
+    ----------
+    sample : Sample or None
+        At most 2,000 rows.
+    log_partition : array of shape (2, n_features) or None
+        Logarithms of the partition function along both signs of every eigenvector of X'X.
+    explained : array of shape (n_features,) or None
+        Cumulative shares of variance of the principal components.
+    """
+
+    sample: Sample | None
+    log_partition: Floats | None
+    explained: Floats | None
+
+
+def _drawn(statistics: Statistics, values: Mapping[str, Any]) -> Drawn:
+    sampled, variances = statistics.sample.rows is not None, "explained_variance" in values
+    return Drawn(
+        statistics.sample.first(DRAWN_ROWS) if sampled else None,
+        None if statistics.partition is None else statistics.partition.logs,
+        explained(statistics, statistics.n_features) if variances else None,
     )
 
 
@@ -125,6 +158,8 @@ class Geometry:
         Least and largest I(W) over bases, where repeated eigenvalues leave it open.
     n_skipped : int
         Bad rows that were left out, where that was asked for.
+    drawn : Drawn
+        What `report` and its charts show.
     """
 
     n_samples: int
@@ -133,10 +168,11 @@ class Geometry:
     values: Mapping[str, Any] = field(repr=False)
     partition_isotropy_range: tuple[float, float] | None = None
     n_skipped: int = 0
+    drawn: Drawn = field(default=Drawn(None, None, None), repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.n_samples, self.n_features, self.center, dict(self.values))
-        return type(self), (*parts, self.partition_isotropy_range, self.n_skipped)
+        return type(self), (*parts, self.partition_isotropy_range, self.n_skipped, self.drawn)
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("values", {})
@@ -225,12 +261,33 @@ class Geometry:
         values = {name: round(self.values[name], 2) + 0.0 for name in LOOKED_AT}
         return ", ".join(text.format(values[name]) for name, text in LOOKED_AT.items())
 
-    def __str__(self) -> str:
-        rows = [
+    def report(self, path: Any, **options: Any) -> None:
+        """Write one self-contained HTML page that shows the space; needs the extra `report`.
+
+        Parameters
+        ----------
+        path : path
+        **options
+            As of `isotropy.report.write`.
+        """
+        from isotropy.report import write
+
+        write(self, path, **options)
+
+    def _repr_html_(self) -> str:
+        head, rows = self._table()
+        title = f"{self.n_samples:,} rows of {self.n_features} dimensions"
+        return markup.table(head, rows, title) + markup.paragraph(self.verdict)
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        rows: list[tuple[str, ...]] = [
             (name, _shown(name, value), RECORDS[name].better, RECORDS[name].summary)
             for name, value in self.values.items()
         ]
-        head = ("metric", "value", "better", "what it is")
+        return ("metric", "value", "better", "what it is"), rows
+
+    def __str__(self) -> str:
+        head, rows = self._table()
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
         lines = [f"{self.n_samples:,} rows of {self.n_features} dimensions"]
         lines[0] += ", centred for X'X" if self.center else ""

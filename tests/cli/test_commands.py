@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import time
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -235,6 +236,45 @@ def test_what_is_no_repair_is_refused(path, tmp_path):
     assert "is damaged or not a safetensors file" in refused("apply", path, path, *out)
     assert "there is none" in refused("apply", tmp_path / "no.safetensors", path, *out)
     assert names(tmp_path) == ["x.npy"]
+
+
+def test_swapped_arguments_get_a_hint(path, saved, X, tmp_path):
+    out = ("--out", tmp_path / "fixed.npy")
+    hint = f"Run: isotropy apply {saved} {path} --out ..."
+    said = refused("apply", path, saved, *out)
+    assert "the repair comes first, then the vectors" in said
+    assert hint in said
+    done("apply", saved, path, *out)
+
+
+def test_show_says_what_a_saved_repair_is(path, tmp_path):
+    saved = tmp_path / "repair.safetensors"
+    line = ("repair", path, "--method", "whiten", "--whitening", "pca", "--n-components", 5)
+    done(*line, "--save", saved, "--note", "some text")
+    shown = done("show", saved)
+    for part in ("whiten(", "n_components=5", "2,000 rows of 8 dim", "rows of 5 dim", "some text"):
+        assert part in shown
+    assert "one matrix and one bias" in shown
+    assert f"isotropy apply {saved} vectors.npy --out fixed.npy" in shown
+    found = json.loads(done("show", saved, "--json"))
+    assert (found["method"], found["n_features"], found["n_features_out"]) == ("whiten", 8, 5)
+    assert found["params"] == isotropy.load(saved).get_params()
+    assert found["affine"] is True
+    assert abs(time.time() - datetime.fromisoformat(found["time"]).timestamp()) < 600
+
+
+def test_show_says_how_a_repair_of_tokens_is_applied(X, tmp_path):
+    saved = tmp_path / "my repair"
+    isotropy.ClusterRemoval(3, 2).fit(X).save(saved, level="token")
+    shown = done("show", saved)
+    assert "token: each token's row, before pooling" in shown
+    assert "not affine" in shown
+    assert f"isotropy embed MODEL TEXTS --repair '{saved}'" in shown
+
+
+def test_show_refuses_what_is_no_repair(path, tmp_path):
+    assert "is damaged or not a safetensors file" in refused("show", path)
+    assert "there is none" in refused("show", tmp_path / "no.safetensors")
 
 
 def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):

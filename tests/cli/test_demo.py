@@ -1,10 +1,12 @@
 """The demo's two verdicts, on planted spaces and on the real ones."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from isotropy import cli, load
+from isotropy import KeyedVectors, cli, load
 from isotropy.cli import demo, demo_vectors
 from isotropy.errors import MissingExtraError
 
@@ -49,34 +51,52 @@ def test_a_drifted_space_is_repaired(monkeypatch, faithful, tmp_path):
     output = run(monkeypatch, drifted, row_of, "--out", str(tmp_path))
     assert "Drifted" in output
     assert "Repair it" in output
-    (saved,) = tmp_path.iterdir()
-    assert np.isfinite(load(saved).transform(drifted)).all()
+    saved = load(tmp_path / "planted-repair.safetensors")
+    assert np.isfinite(saved.transform(drifted)).all()
+    assert KeyedVectors.load(tmp_path / "planted.parquet").words == row_of
+    if importlib.util.find_spec("plotly"):
+        page = (tmp_path / "planted.html").read_text("utf-8")
+        assert "after " in page
+        assert "while choosing" in page
+        assert f"The page:   {tmp_path / 'planted.html'}" in output
+    else:
+        assert "The page is left out" in output
 
 
-def test_an_even_space_is_left_alone(monkeypatch, faithful):
-    output = run(monkeypatch, *faithful)
+def test_an_even_space_is_left_alone(monkeypatch, faithful, tmp_path):
+    output = run(monkeypatch, *faithful, "--out", str(tmp_path))
     assert "Fine" in output
-    assert "Leave it alone: no repair gains" in output
+    assert "Leave it alone.\n" in output
+    assert not (tmp_path / "planted-repair.safetensors").exists()
 
 
-def test_a_missing_package_is_named_and_the_rest_shown(monkeypatch, faithful):
+def test_what_to_try_next_works(monkeypatch, faithful, tmp_path):
+    output = run(monkeypatch, *faithful, "--out", str(tmp_path / "shown"))
+    lines = [line.strip() for line in output.splitlines() if line.startswith("  isotropy ")]
+    assert len(lines) == 4
+    monkeypatch.chdir(tmp_path)
+    for line in lines[:3]:
+        result = CliRunner().invoke(cli.app, line.split()[1:])
+        assert result.exit_code == 0, result.output
+
+
+def test_a_missing_package_is_named_and_the_rest_shown(monkeypatch, faithful, tmp_path):
     def absent():
         raise MissingExtraError("The demo needs gguf, which is not installed.")
 
     words = demo_vectors.WordVectors("planted", *faithful)
     monkeypatch.setattr(demo, "SETS", {"smollm2": absent, "planted": lambda: words})
-    result = CliRunner().invoke(cli.app, ["demo"])
+    result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
     assert "smollm2 is left out" in result.output
     assert "planted" in result.output
     assert result.exit_code == 0
 
 
-def test_a_data_folder_without_the_sets_gets_one_line(monkeypatch, faithful, tmp_path):
-    words = demo_vectors.WordVectors("planted", *faithful)
-    monkeypatch.setattr(demo, "SETS", {"planted": lambda: words})
-    result = CliRunner().invoke(cli.app, ["demo", "--data", str(tmp_path)])
+def test_a_folder_that_cannot_be_made_gets_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path / "file")])
     assert result.exit_code == 2
-    assert "men3000.tsv" in result.output
+    assert "could not be made" in result.output
 
 
 def test_the_list_is_graded_and_long_enough():
@@ -88,12 +108,15 @@ def test_the_list_is_graded_and_long_enough():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "verdict"),
-    [("smollm2", (49152, 576), "Repair it"), ("wordllama", (32000, 256), "Leave it alone: no")],
+    [
+        ("smollm2", (49152, 576), "Repair it: whiten"),
+        ("wordllama", (32000, 256), "Leave it alone."),
+    ],
 )
-def test_real_vectors_get_their_verdict(monkeypatch, name, shape, verdict):
+def test_real_vectors_get_their_verdict(name, shape, verdict, tmp_path):
     try:
-        words = demo_vectors.SETS[name]()
+        assert demo_vectors.SETS[name]().vectors.shape == shape
     except MissingExtraError as error:
         pytest.skip(str(error))
-    assert words.vectors.shape == shape
-    assert verdict in run(monkeypatch, words.vectors, words.row_of)
+    result = CliRunner().invoke(cli.app, ["demo", "--space", name, "--out", str(tmp_path)])
+    assert verdict in result.output

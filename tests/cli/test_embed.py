@@ -85,7 +85,7 @@ def test_columns_beside_the_texts_come_along(bert, tmp_path):
     path = tmp_path / "x.jsonl"
     rows = [{"id": i, "title": text, "lang": "en"} for i, text in enumerate(TEXTS)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    done(bert, path, "--column", "title", "--out", tmp_path / "x.parquet")
+    done(bert, path, "--text-column", "title", "--out", tmp_path / "x.parquet")
     found = pq.read_table(tmp_path / "x.parquet").drop_columns("embedding").to_pydict()
     assert found == {"title": TEXTS, "id": list("01234"), "lang": ["en"] * 5}
 
@@ -166,7 +166,7 @@ def test_the_cache_may_come_from_the_environment(bert, texts, tmp_path, monkeypa
     [
         (("--layer", "all"), "embed: --layer must be a number or first-last, got 'all'"),
         (("--layer", 9), "Encoder: layer must be in -4..3"),
-        (("--column", "title"), "a .txt file has no columns"),
+        (("--text-column", "title"), "a .txt file has no columns"),
         (("--device", "nowhere"), "device 'nowhere' cannot be used"),
         (("--pool", "own"), "has no modules.json"),
         (("--pool", "max"), "--pool"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -377,6 +378,28 @@ def test_a_model_is_compared_on_both_levels(bert, sentences, tmp_path):
     assert {candidate["level"] for candidate in found["candidates"]} == {"token", "sentence"}
 
 
+@pytest.mark.parametrize(
+    "option",
+    [("--layer", -1), ("--pool", "mean"), ("--special-tokens",), ("--device", "cpu")],
+)
+@pytest.mark.parametrize("command", ["compare", "advise"])
+def test_vectors_refuse_what_they_would_ignore(planted, command, option):
+    said = refused(*line(command, planted, *option))
+    expected = "does not go with a file of vectors, over which no model is run. Leave it out.\n"
+    assert said == f"{command}: {option[0]} {expected}"
+
+
+def test_a_diagnosis_refuses_what_it_would_ignore(planted, texts):
+    said = refused("advise", planted[0], "--data", texts, "--layer", 0)
+    assert said.startswith("advise: --layer does not go with a file of vectors")
+
+
+@pytest.mark.parametrize("option", ["--column", "--text-column"])
+def test_models_refuse_what_they_would_ignore(bert, sentences, option):
+    said = refused(*line("compare", (bert, sentences), option, "vector"))
+    assert said.startswith(f"compare: {option} does not go with a model")
+
+
 @pytest.mark.parametrize("command", ["compare", "advise"])
 @pytest.mark.parametrize("option", [("--layer", -1), ("--pool", "mean"), ("--special-tokens",)])
 def test_words_refuse_what_they_would_ignore(bert, tmp_path, command, option):
@@ -458,7 +481,7 @@ def no_texts_beside_vectors(folder, vectors, pairs):
 
 
 def wrong_key(folder, vectors, pairs):
-    return ("--key", "sentence"), "must have the column sentence, got text"
+    return ("--text-column", "sentence"), "must have the column sentence, got text"
 
 
 def missing_vectors(folder, vectors, pairs):
@@ -525,7 +548,7 @@ def test_too_few_items_get_one_line(planted):
     assert "at least 20 labelled items to choose with, got 3" in refused(*line("advise", planted))
     write_vectors(vectors, ["a0", "b0", "a1", "b1", "a2", "b2"], np.eye(6))
     said = refused(*line("compare", planted, "--repairs", "center"))
-    assert "scores of 'pairs' must be defined in every fold" in said
+    assert "'pairs' must have at least 10 items (two in each of 5 folds), got 3" in said
 
 
 @pytest.mark.parametrize(
@@ -569,8 +592,9 @@ def test_a_diagnosis_has_nothing_to_save(planted, texts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--rate", 2), "false_match_rate must be"),
-        (("--rate", 1e-9), "false_match_rate must be at least"),
+        (("--rate", 2), "--rate must be a number in (0, 1), got 2"),
+        (("--rate", 1e-9), "--rate must be at least 0.00051, as 19,900 pairs of 200 rows"),
+        (("--n-pairs", 5), "must be more than 10 pairs of rows that differ, got 5 of 200 rows"),
         (("--score", "nan"), "scores must be finite"),
         (("--repair", "no.safetensors"), "there is none"),
         (("--n-pairs", 0), "--n-pairs"),
@@ -582,10 +606,11 @@ def test_calibrate_refuses_in_one_line(planted, options, message):
     assert message in said
 
 
-@pytest.mark.parametrize("command", ["compare", "advise", "calibrate"])
-def test_help_has_two_examples(command):
-    examples_of = done(command, "--help").split("Examples:")[1].split("Options")[0]
-    assert examples_of.count(f"isotropy {command} ") == 2
+def test_the_least_rate_that_is_named_is_one_that_works(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((10, 4)))
+    said = refused("calibrate", tmp_path / "x.npy")
+    least = re.search(r"--rate must be at least (\S+), as 45 pairs of 10 rows", said)[1]
+    done("calibrate", tmp_path / "x.npy", "--rate", least)
 
 
 # Progress

@@ -104,6 +104,17 @@ def test_the_table_shows_both_kinds_and_other_models_beside(bert, llama, texts):
     assert f"{COLUMNS['log10 I'](geometry.tokens[-1]):.3g}" in shown
 
 
+def test_a_note_says_why_a_layer_has_no_number(bert, llama, texts):
+    shown = done(bert, texts).stdout
+    note = "nan in layer 0: all rows are equal there, as it has seen [CLS] alone"
+    assert shown.splitlines()[-1] == note
+    assert shown.count("nan in layer") == 1
+    assert "nan" not in done(llama, texts).stdout  # whose texts begin with different tokens
+    texts.write_text("the cat sat\n", "utf-8")
+    shown = done(bert, texts).stdout
+    assert shown.splitlines()[-1] == "nan in layers 0, 1, 2, 3: there is one row alone"
+
+
 def test_more_texts_and_tokens_than_wanted_are_sampled_and_said(bert, texts):
     result = done(bert, texts, "--max-texts", 5, "--max-tokens", 30, "--seed", 3)
     assert "5 texts of 12, drawn at random" in result.stdout
@@ -143,17 +154,6 @@ def test_charts_that_cannot_be_written_are_refused_before_the_model_is_run(bert,
         assert (result.exit_code, result.stdout) == (2, "")
         assert match in result.stderr
         assert result.stderr.count("\n") == 1
-
-
-def test_without_plotly_one_line_says_what_to_install(bert, texts, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "plotly", None)
-    monkeypatch.setitem(__import__("sys").modules, "plotly.graph_objects", None)
-    result = run(bert, texts, "--out", tmp_path / "x.html")
-    assert result.exit_code == 2
-    assert (
-        'layers: --out needs plotly, which is not installed. Run: pip install "isotropy[report]"'
-        in (result.stderr)
-    )
 
 
 def test_bad_input_gives_one_line(bert, tmp_path):

@@ -123,6 +123,8 @@ def arguments(tmp_path):
         saved = tmp_path / "repair.safetensors"
         if command == "measure":
             return ("measure", source)
+        if command == "report":
+            return ("report", source, "--out", tmp_path / "page.html")
         if command == "repair":
             return ("repair", source, "--method", "center", *out, "--save", saved)
         if command == "calibrate":

@@ -1,6 +1,7 @@
 """One contract over every repair: scikit-learn's checks, files, merging, affine forms, shifts."""
 
 import dataclasses
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isotropy
 from isotropy.errors import NotAffineError
-from isotropy.repairs import ClusterRemoval, Repair, Whiten
-from isotropy.repairs.base import InvertibleRepair, SummedRepair
+from isotropy.repairs import ClusterRemoval, Flow, Repair, Whiten
+from isotropy.repairs.base import Invertible, SummedRepair
 
 REPAIRS = [
     *(cls() for cls in Repair.by_name.values()),
@@ -23,6 +24,8 @@ REPAIRS = [
     *(cls(normalize=True) for cls in Repair.by_name.values() if cls is not ClusterRemoval),
     isotropy.ClusterRemoval(4, 2, normalize=True),
 ]
+if find_spec("torch"):  # LearnedLayer needs labels: its contract is in tests/repairs
+    REPAIRS += [Flow(n_levels=2, hidden=8), Flow(n_levels=1, hidden=8, normalize=True)]
 AFFINE = ("center", "standardize", "all-but-the-top", "whiten")
 
 pytestmark = pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
@@ -40,8 +43,8 @@ def X():
 
 
 def excused(estimator):
-    if isinstance(estimator, ClusterRemoval):
-        reason = "clusters are seeded by row, as in scikit-learn's KMeans"
+    if isinstance(estimator, (ClusterRemoval, Flow)):
+        reason = "clusters are seeded by row, as in scikit-learn's KMeans, and so are batches"
         return {
             "check_sample_weight_equivalence_on_dense_data": reason,
             "check_sample_weight_equivalence_on_sparse_data": reason,
@@ -138,7 +141,7 @@ def test_affine_form_equals_transform(repair, X):
 
 def test_inverse_leads_back_where_there_is_one(repair, X):
     repair.fit(X)
-    if not isinstance(repair, InvertibleRepair) or repair.normalize:
+    if not isinstance(repair, Invertible) or repair.normalize:
         assert not hasattr(repair, "inverse_transform")
         return
     back = repair.inverse_transform(repair.transform(X))

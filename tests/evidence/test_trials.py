@@ -312,9 +312,18 @@ def test_items_that_all_share_a_sentence_make_no_folds():
 def test_scores_without_repair_must_be_defined():
     task = STS(pairs(9), [1.0] * 8 + [2.0])
     tried = bench(task, np.random.default_rng(0).standard_normal((18, 4)))
-    outcomes = tried.outcomes(Candidate(NONE), tried.across(np.arange(9), 3, seed=0))
+    plan = tried.across(np.arange(9), 3, seed=0)
     with pytest.raises(InputError, match="scores of 'sts' must be defined in every fold"):
-        tried.expect_defined(outcomes)
+        tried.expect_defined(tried.outcomes(Candidate(NONE), plan), plan)
+
+
+def test_folds_of_one_item_say_how_many_are_needed():
+    task = STS(pairs(4), np.arange(4))
+    tried = bench(task, np.random.default_rng(0).standard_normal((8, 4)))
+    plan = tried.across(np.arange(4), 5, seed=0)
+    message = r"'sts' must have at least 10 items \(two in each of 5 folds\), got 4"
+    with pytest.raises(InputError, match=message):
+        tried.expect_defined(tried.outcomes(Candidate(NONE), plan), plan)
 
 
 def test_documents_that_are_queries_too_are_repaired():

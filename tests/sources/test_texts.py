@@ -64,6 +64,13 @@ def test_blank_lines_of_a_file_are_left_out_and_counted(tmp_path):
     assert (list(each(nulls)), nulls.n_blank) == (["a"], 2)
 
 
+@pytest.mark.parametrize("half", ["a \ud83d b", Span("cat \udc00", 0, 3)])
+def test_half_a_character_in_a_list_is_refused_by_place(half):
+    message = r"must hold whole characters, got half of one .* in place 2 \(counted from 0\)"
+    with pytest.raises(InputError, match=message):
+        open_texts(["one", "caf\xe9 \U0001f600", half])
+
+
 @pytest.mark.parametrize("blank", ["", "  \n", Span(" ", 0, 1)])
 def test_blank_texts_of_a_list_are_refused_by_place(blank):
     with pytest.raises(InputError, match=r"must not be blank, got a blank one in place 1"):

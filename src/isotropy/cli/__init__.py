@@ -8,12 +8,32 @@ import typer
 from typer.core import TyperGroup
 
 from isotropy._version import __version__
-from isotropy.cli import demo, embed, evidence, layers, measure, repair
+from isotropy.cli import (
+    calibrate,
+    demo,
+    doctor,
+    embed,
+    evidence,
+    layers,
+    measure,
+    repair,
+    report,
+    show,
+    train,
+)
 from isotropy.errors import IsotropyError
+
+TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
+    "Start here": (demo.demo, doctor.doctor),
+    "Measure and see": (measure.measure, report.report, layers.layers, embed.embed),
+    "Repair": (repair.repair, repair.apply, show.show),
+    "Evidence": (evidence.compare, evidence.advise, calibrate.calibrate),
+    "Train": (train.train,),
+}
 
 
 class Commands(TyperGroup):
-    """Says what went wrong in one line on standard error, and exits with 2."""
+    """Lists commands under their headings, and says what went wrong in one line and exit code 2."""
 
     def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         if not standalone_mode:
@@ -30,6 +50,14 @@ class Commands(TyperGroup):
             typer.echo(error.format_message(), err=True)
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, commands in TOUR.items():
+            names = [command.__name__ for command in commands]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(f"{name:9}", self.commands[name].get_short_help_str(200)) for name in names]
+                )
 
 
 def _show_warning(message: Any, *_: Any, **__: Any) -> None:
@@ -51,7 +79,7 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog="isotropy COMMAND --help explains a command, and ends with examples to copy.")
 def main(
     version: Annotated[
         bool,
@@ -60,22 +88,18 @@ def main(
 ) -> None:
     """Measure how evenly an embedding space is used, and repair it where it is not.
 
-    Start with `isotropy demo`, then `isotropy measure` on a file of your own; where the verdict
-    asks for it, `isotropy repair` fits a repair and `isotropy apply` treats new files with it.
-    Whether a repair helps is a question for a task: `isotropy compare` scores every one of them,
-    `isotropy advise` chooses, or says to leave the space alone.
+    \b
+    A first tour:
+      1. isotropy demo                   two real spaces, measured and repaired
+      2. isotropy measure vectors.npy    numbers and a verdict on a file of yours
+         isotropy report vectors.npy     the same on a page with charts
+      3. isotropy advise vectors.parquet --task sts --data pairs.tsv
+         does a repair help on your task, and which one? Or: leave it alone
+      4. isotropy repair vectors.npy --method whiten --save repair.safetensors
+         isotropy apply repair.safetensors new.npy --out fixed.npy
     """
 
 
-for command in (
-    demo.demo,
-    measure.measure,
-    repair.repair,
-    repair.apply,
-    evidence.compare,
-    evidence.advise,
-    evidence.calibrate,
-    embed.embed,
-    layers.layers,
-):
-    app.command()(command)
+for commands in TOUR.values():
+    for command in commands:
+        app.command(epilog=getattr(command, "epilog", None))(command)

@@ -6,10 +6,10 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -24,6 +24,44 @@ from isotropy.repairs import Repair
 from isotropy.sources import Source
 from isotropy.sources import open as open_source
 
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Ends the help of a command with these lines, each of which works as it stands.
+
+    They are not wrapped, so that they can be copied; tests/cli/test_examples.py runs every one in
+    a folder that holds the files they name.
+    """
+    epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+    def ended(command: Command) -> Command:
+        command.epilog = epilog  # type: ignore[attr-defined]
+        return command
+
+    return ended
+
+
+def among(*names: str) -> Callable[[str], list[str]]:
+    """Completes to those of the names that begin with what was typed."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def listed(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes the last of several names with commas between."""
+    known = list(names)
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [
+            f"{before}{comma}{name}"
+            for name in known
+            if name.startswith(last) and name not in given
+        ]
+
+    return complete
+
 
 class EngineName(StrEnum):
     """Where work can run."""
@@ -34,6 +72,10 @@ class EngineName(StrEnum):
 
 
 Method = StrEnum("Method", {name: name for name in Repair.by_name})  # type: ignore[misc]
+FILES_OF_ROWS = (
+    ".npy, .parquet, .safetensors or .vec; a name without suffix is a folder of Parquet parts"
+)
+TORCH_DEVICE = "Torch device, such as cuda, cuda:1 or cpu [cuda where there is one]"
 
 SourceArgument = Annotated[
     str,
@@ -50,7 +92,7 @@ EngineOption = Annotated[
     typer.Option("--engine", help="Threads of this process, a torch device, or a Dask cluster."),
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option(help="Device of --engine torch, such as cuda, cuda:1 or cpu.")
+    str | None, typer.Option("--device", help=f"{TORCH_DEVICE}; goes with --engine torch.")
 ]
 SchedulerOption = Annotated[
     str | None,
@@ -69,6 +111,22 @@ ChunkOption = Annotated[
 SkipOption = Annotated[
     bool,
     typer.Option("--skip-bad-rows", help="Leave rows with NaN or infinity out, and count them."),
+]
+
+RepairArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="REPAIR",
+        help="Saved repair: a file that --save of `repair` or `advise` wrote.",
+        show_default=False,
+    ),
+]
+RepairOption = Annotated[
+    Path | None, typer.Option("--repair", help="Saved repair that rows go through first.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Seed of samples, folds, draws and clusterings.", min=0)
 ]
 
 

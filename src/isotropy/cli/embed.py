@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from isotropy.checks import Array
-from isotropy.cli.common import say
+from isotropy.cli.common import FILES_OF_ROWS, RepairOption, examples, say
+from isotropy.cli.hub import offline_unless_reached
 from isotropy.cli.texts_options import (
+    POOL_HELP,
     BatchOption,
     CacheOption,
     LayerOption,
@@ -19,7 +21,6 @@ from isotropy.cli.texts_options import (
     ModelArgument,
     ModelDeviceOption,
     Pool,
-    PoolOption,
     SpecialOption,
     TextColumnsOption,
     TextsArgument,
@@ -37,29 +38,34 @@ from isotropy.sources.loading import pools_itself
 WORD_FILES = (".vec", ".txt")
 
 
+@examples(
+    "isotropy embed bert-base-cased sentences.txt --out vectors.parquet",
+    "isotropy embed bert-base-cased new.txt --repair repair.safetensors --out fixed.parquet",
+    "isotropy embed ./my-model pairs.tsv --text-column sentence1 --pool tokens --out tokens.npy",
+)
 def embed(
     model: ModelArgument,
     texts: TextsArgument,
     out: Annotated[
         Path,
         typer.Option(
-            help="File for the vectors: .npy, .parquet, .safetensors or .vec; a name without "
-            "suffix is a folder of Parquet parts. Parquet keeps the texts and what stands beside "
-            "them.",
+            help=f"File for the vectors: {FILES_OF_ROWS}. Parquet keeps the texts and what "
+            "stands beside them.",
             show_default=False,
         ),
     ],
-    layer: LayerOption = "-1",
-    pool: PoolOption = None,
+    layer: LayerOption = None,
+    pool: Annotated[
+        Pool | None,
+        typer.Option(help=f"{POOL_HELP}; or tokens, a row for each.", show_default=False),
+    ] = None,
     special_tokens: SpecialOption = False,
     device: ModelDeviceOption = None,
     batch_tokens: BatchOption = None,
     max_length: LengthOption = None,
-    column: TextColumnsOption = None,
+    text_column: TextColumnsOption = None,
     cache: CacheOption = None,
-    repair: Annotated[
-        Path | None, typer.Option(help="Saved repair that the vectors are treated with.")
-    ] = None,
+    repair: RepairOption = None,
     level: Annotated[
         Level | None,
         typer.Option(
@@ -69,21 +75,12 @@ def embed(
         ),
     ] = None,
 ) -> None:
-    """Write the vectors of TEXTS by MODEL, in order and in bounded memory.
-
-    Examples:
-
-      isotropy embed bert-base-cased sentences.txt --out vectors.parquet
-
-      isotropy embed ./my-model pairs.tsv --column question --pool tokens --layer first-last
-      --out tokens.npy
-
-      isotropy embed bert-base-cased new.txt --repair repair.safetensors --out repaired.parquet
-    """
+    """Write the vectors of TEXTS by MODEL, in order and in bounded memory."""
     number = one_layer(layer, "embed")
     fitted = None if repair is None else load(repair)
     treated = treated_level(fitted, level, pool)
-    opened = opened_texts(texts, column, "embed")
+    offline_unless_reached(model)
+    opened = opened_texts(texts, text_column, "embed")
     default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,

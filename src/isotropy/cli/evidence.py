@@ -1,4 +1,4 @@
-"""isotropy compare, advise and calibrate: does a repair help, and which one?"""
+"""isotropy compare and advise: does a repair help, and which one?"""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from isotropy.cli.common import (
-    ChunkOption,
     ColumnOption,
-    DeviceOption,
-    EngineName,
-    EngineOption,
-    SchedulerOption,
-    SkipOption,
-    SourceArgument,
+    JsonOption,
+    SeedOption,
+    among,
+    examples,
     json_line,
-    opened,
-    running,
-    say_skipped,
 )
-from isotropy.cli.texts_options import ModelDeviceOption, SpecialOption, one_layer
+from isotropy.cli.hub import offline_unless_reached
+from isotropy.cli.texts_options import (
+    POOL_HELP,
+    CacheOption,
+    LayerOption,
+    ModelDeviceOption,
+    Pool,
+    SpecialOption,
+    one_layer,
+)
 from isotropy.errors import InputError
-from isotropy.evidence import ScoreCalibrator
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compared
 from isotropy.evidence.diagnose import diagnose
 from isotropy.evidence.trials import Progress
-from isotropy.repairs import load
+from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
 from isotropy.sources.embeddings import embeddings
 from isotropy.sources.encoder import Encoder
@@ -75,31 +77,22 @@ FitOption = Annotated[
         "to see how the choice depends on it.",
     ),
 ]
-LayerOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Hidden layer: 0 is the embedding layer, -1 the last; or first-last, the average of "
-        "the first and the last [-1].",
-        show_default=False,
-    ),
-]
 PoolOption = Annotated[
     str | None,
     typer.Option(
-        help="mean, cls, last, or own [own for a sentence-transformers model, else mean]."
+        "--pool",
+        help=f"{POOL_HELP}.",
+        show_default=False,
+        autocompletion=among(*(pool for pool in Pool if pool != Pool.tokens)),
     ),
 ]
-CacheOption = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="ISOTROPY_CACHE", help="Folder that keeps vectors, so that no text is run twice."
-    ),
-]
+repair_names = among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
 RepairsOption = Annotated[
     list[str] | None,
     typer.Option(
         help="A repair, as center, token/whiten or cluster-removal:n_clusters=27,n_components=12; "
-        "several times for more [every repair at its default]."
+        "several times for more [every repair at its default].",
+        autocompletion=repair_names,
     ),
 ]
 TransductiveOption = Annotated[
@@ -115,13 +108,21 @@ TaskOption = Annotated[
         "head=mlp or metric=matthews; several times for more.",
     ),
 ]
-KeyOption = Annotated[
-    str | None, typer.Option(help="Column with the texts, where a file of vectors is given.")
+TextColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--text-column",
+        help="Column with the texts, where a file of vectors has several of words.",
+        show_default=False,
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of folds, draws and clusterings.", min=0)]
 
 
+@examples(
+    "isotropy compare vectors.parquet --task sts --data pairs.tsv",
+    "isotropy compare sentence-transformers/all-MiniLM-L6-v2 --task sts "
+    "--data sentence-transformers/stsb --repairs whiten",
+)
 def compare(
     model: ModelArgument,
     task: Annotated[Kind, typer.Option(help="What kind of task.", show_default=False)],
@@ -131,7 +132,11 @@ def compare(
     transductive: TransductiveOption = False,
     option: TaskOption = None,
     part: Annotated[
-        str | None, typer.Option(help="train, dev, test or all [dev, else test, else all].")
+        str | None,
+        typer.Option(
+            help="train, dev, test or all [dev, else test, else all].",
+            autocompletion=among("train", "dev", "test", "all"),
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Fits of clusterings to average.", min=1)] = 5,
     layer: LayerOption = None,
@@ -140,24 +145,16 @@ def compare(
     device: ModelDeviceOption = None,
     cache: CacheOption = None,
     column: ColumnOption = None,
-    key: KeyOption = None,
+    text_column: TextColumnOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Score every repair on a task, with intervals and p-values.
-
-    Examples:
-
-      isotropy compare sentence-transformers/all-MiniLM-L6-v2 --task sts --data stsb
-
-      isotropy compare vectors.parquet --key text --task sts --data pairs.tsv --repairs whiten
-    """
+    """Score every repair on a task, with intervals and p-values."""
+    offline_unless_reached(model, data)
     wanted = opened_task(task, data, "compare", option)
-    running_options = {"layer": layer, "pool": pool, "special-tokens": special_tokens}
-    refuse_what_words_ignore(model, wanted, running_options, "compare")
     texts = joined_texts(fit_on)
     vectors, wanted = vectors_for(
-        model, wanted, layer, pool, special_tokens, device, cache, column, key, "compare"
+        model, wanted, layer, pool, special_tokens, device, cache, column, text_column, "compare"
     )
     with bar() as progress:
         found = compared(
@@ -174,6 +171,10 @@ def compare(
     tell(found, as_json)
 
 
+@examples(
+    "isotropy advise vectors.parquet --task sts --data pairs.tsv --save repair.safetensors",
+    "isotropy advise bert-base-cased --task classification --data labels.tsv --budget 4 --json",
+)
 def advise(
     model: ModelArgument,
     data: DataOption,
@@ -187,7 +188,8 @@ def advise(
         list[str] | None,
         typer.Option(
             help="A repair to choose from, the simplest first, named as for `compare`; several "
-            "times for more [a search over repairs and their parameters]."
+            "times for more [a search over repairs and their parameters].",
+            autocompletion=repair_names,
         ),
     ] = None,
     fit_on: FitOption = None,
@@ -204,7 +206,7 @@ def advise(
     device: ModelDeviceOption = None,
     cache: CacheOption = None,
     column: ColumnOption = None,
-    key: KeyOption = None,
+    text_column: TextColumnOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -212,15 +214,10 @@ def advise(
 
     Repairs and their parameters are searched on the training part by cross-validation; the choice
     is tested on folds it did not see, and scored on the test part.
-
-    Examples:
-
-      isotropy advise distilbert-base-cased --task sts --data stsb --save repair.safetensors
-
-      isotropy advise vectors.parquet --key text --task classification --data labels.tsv --json
     """
     if save is not None:
         check_target(save)
+    offline_unless_reached(model, data)
     if task is None:
         goes_with_task = {
             "save": save,
@@ -234,16 +231,14 @@ def advise(
                 raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
         texts = list(each(open_texts(data, None, "advise")))
         vectors, _ = vectors_for(
-            model, None, layer, pool, special_tokens, device, cache, column, key
+            model, None, layer, pool, special_tokens, device, cache, column, text_column
         )
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
     wanted = opened_task(task, data, "advise", option)
-    running_options = {"layer": layer, "pool": pool, "special-tokens": special_tokens}
-    refuse_what_words_ignore(model, wanted, running_options, "advise")
     named = named_texts(fit_on)
     vectors, wanted = vectors_for(
-        model, wanted, layer, pool, special_tokens, device, cache, column, key
+        model, wanted, layer, pool, special_tokens, device, cache, column, text_column
     )
     choices: dict[str, Any] = {"candidates": repairs} if repairs else {}
     choices |= {"transductive": True} if transductive else {}
@@ -258,72 +253,6 @@ def advise(
         found.repair.save(save, note=f"{level} level, {model}, {data}", level=level)
         typer.echo(f"saved {found.repair!r} to {save}", err=True)
     tell(found, as_json)
-
-
-def calibrate(
-    source: SourceArgument,
-    rate: Annotated[
-        float, typer.Option(help="Share of unrelated pairs that may pass as matches.")
-    ] = 0.01,
-    score: Annotated[
-        list[float] | None, typer.Option(help="A cosine to be judged; several times for more.")
-    ] = None,
-    repair: Annotated[
-        Path | None, typer.Option(help="Saved repair that rows go through first.")
-    ] = None,
-    save: Annotated[Path | None, typer.Option(help="File for the calibrator.")] = None,
-    n_pairs: Annotated[int, typer.Option(help="Random pairs of rows.", min=1)] = 1_000_000,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
-    engine: EngineOption = EngineName.local,
-    device: DeviceOption = None,
-    scheduler: SchedulerOption = None,
-    column: ColumnOption = None,
-    chunk_rows: ChunkOption = None,
-    skip_bad_rows: SkipOption = False,
-) -> None:
-    """Say what a high cosine is in this space: the threshold for a wanted false-match rate.
-
-    Examples:
-
-      isotropy calibrate vectors.npy --rate 0.001
-
-      isotropy calibrate vectors.npy --score 0.83 --repair repair.safetensors --json
-    """
-    if save is not None:
-        check_target(save)
-    fitted = None if repair is None else load(repair)
-    rows = opened(source, column, chunk_rows, skip_bad_rows, "calibrate")
-    with running(engine, device, scheduler, None, "calibrate") as run:
-        calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
-        n_skipped = run.n_skipped
-    threshold = calibrator.threshold(rate)
-    scores = [
-        {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
-        for one in score or []
-    ]
-    if save is not None:
-        calibrator.save(save)
-    say_skipped(n_skipped)
-    if as_json:
-        found = {
-            "threshold": threshold,
-            "false_match_rate": rate,
-            "mean": calibrator.mean_,
-            "std": calibrator.std_,
-            "n_pairs": calibrator.n_pairs_,
-            "repair": calibrator.repair_,
-            "scores": scores,
-        }
-        typer.echo(json_line(found))
-        return
-    typer.echo(str(calibrator))
-    typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
-    for one in scores:
-        typer.echo(
-            f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
-            f"p = {one['p']:.2g}"
-        )
 
 
 def tell(found: Any, as_json: bool) -> None:
@@ -414,16 +343,24 @@ def holds_vectors(model: str) -> bool:
     return not is_model(model) and (os.path.exists(model) or path.suffix in FORMATS)
 
 
-def refuse_what_words_ignore(model: str, task: Task, options: dict[str, Any], caller: str) -> None:
-    """Raise where an option of running a model was given, and it is only looked up in."""
-    if not isinstance(task, WordSimilarity) or holds_vectors(model):
-        return
-    for name, given in options.items():
+def refuse_what_is_ignored(
+    model: str,
+    task: Task | None,
+    of_models: dict[str, Any],
+    of_files: dict[str, Any],
+    caller: str,
+) -> None:
+    """Raise where an option was given that the kind of vectors has no use for."""
+    if holds_vectors(model):
+        ignored, why = of_models, "a file of vectors, over which no model is run"
+    elif isinstance(task, WordSimilarity):
+        ignored = of_models | of_files
+        why = "--task word-similarity, which takes the input embeddings of a model"
+    else:
+        ignored, why = of_files, "a model, whose vectors are made here"
+    for name, given in ignored.items():
         if given:
-            raise InputError(
-                f"{caller}: --{name} does not go with --task word-similarity, which takes the "
-                "input embeddings of a model. Leave it out."
-            )
+            raise InputError(f"{caller}: --{name} does not go with {why}. Leave it out.")
 
 
 def vectors_for(
@@ -435,16 +372,24 @@ def vectors_for(
     device: str | None,
     cache: Path | None,
     column: str | None,
-    key: str | None,
+    text_column: str | None,
     caller: str = "advise",
 ) -> tuple[Any, Any]:
     """What gives vectors of the task's texts, and the task, of words those that are known."""
+    of_models = {
+        "layer": layer,
+        "pool": pool,
+        "special-tokens": special_tokens,
+        "device": device,
+    }
+    of_files = {"column": column, "text-column": text_column}
+    refuse_what_is_ignored(model, task, of_models, of_files, caller)
     if holds_vectors(model):
-        found: Any = KeyedVectors.load(model, key, column)
+        found: Any = KeyedVectors.load(model, text_column, column)
     elif isinstance(task, WordSimilarity):
         found = embeddings(model)
     else:
-        number = one_layer("-1" if layer is None else layer, caller)
+        number = one_layer(layer, caller)
         found = Encoder(
             model,
             layer=number,

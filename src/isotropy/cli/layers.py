@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from isotropy.cli.common import json_line
-from isotropy.cli.layers_chart import check_chart, write_chart
+from isotropy.cli.common import JsonOption, SeedOption, examples, json_line
+from isotropy.cli.hub import offline_unless_reached
 from isotropy.cli.texts_options import (
     BatchOption,
     LengthOption,
@@ -78,15 +78,17 @@ class Layers:
         }
 
 
+@examples(
+    "isotropy layers bert-base-cased sentences.txt",
+    "isotropy layers bert-base-cased sentences.txt --against ./my-model --out layers.html",
+)
 def layers(
     model: ModelArgument,
     texts: TextsArgument,
     against: Annotated[
         str | None, typer.Option(help="Another model, measured on the same texts beside it.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with every metric of every layer.")
-    ] = False,
+    as_json: JsonOption = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -100,26 +102,23 @@ def layers(
     max_tokens: Annotated[
         int, typer.Option(help="Tokens that are measured; of more, a seeded sample.", min=2)
     ] = 50_000,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.", min=0)] = 0,
+    seed: SeedOption = 0,
     device: ModelDeviceOption = None,
     batch_tokens: BatchOption = None,
     max_length: LengthOption = None,
-    column: TextColumnsOption = None,
+    text_column: TextColumnsOption = None,
 ) -> None:
     """Say how evenly each layer of MODEL uses its space over TEXTS.
 
     For all tokens but special ones, and for [CLS], or what else is the first token of a text. One
     pass of the model; the rows are on disk until they are measured.
-
-    Examples:
-
-      isotropy layers bert-base-cased sentences.txt
-
-      isotropy layers bert-base-cased sentences.txt --against ./fine-tuned --out layers.html --json
     """
     if out is not None:
-        check_chart(out)
-    opened = opened_texts(texts, column, "layers")
+        from isotropy.report.images import check_image
+
+        check_image(out, "layers")
+    offline_unless_reached(model, against)
+    opened = opened_texts(texts, text_column, "layers")
     picked = sampled(opened, max_texts, seed)
     found, remarks = [], []
     for name in (model,) if against is None else (model, against):
@@ -135,7 +134,10 @@ def layers(
             found.append(measured_layers(encoder, picked, max_tokens, seed))
         remarks += sorted({f"{name}: {w.message}" for w in caught})
     if out is not None:
-        write_chart(out, found)
+        from isotropy.report import charts, write_image
+
+        figure = charts.layers({"models": [one.to_dict() for one in found]})
+        write_image(figure, out, "layers")
     if as_json:
         given = {"n_texts": len(picked), "n_listed": opened.n_texts, "n_blank": opened.n_blank}
         result = given | {"models": [one.to_dict() for one in found], "warnings": remarks}
@@ -220,6 +222,15 @@ def _spill(
             advance(len(batch))
 
 
+def _reason(found: Layers, kind: str, still: list[int]) -> str:
+    """Why the rows of layers have no spread."""
+    if getattr(found, kind)[0].n_samples == 1:
+        return "there is one row alone"
+    first = kind == "cls" and found.first_token is not None and still == [0]
+    seen = f", as it has seen {found.first_token} alone" if first else ""
+    return f"all rows are equal there{seen}"
+
+
 def _print(found: Layers, n_texts: int, n_listed: int) -> None:
     of = "" if n_texts == n_listed else f" of {n_listed:,}, drawn at random"
     typer.echo(f"{found.model}, {n_texts:,} texts{of}")
@@ -235,5 +246,9 @@ def _print(found: Layers, n_texts: int, n_listed: int) -> None:
         for part in table.columns:
             part.justify = "right"
         Console().print(table)
+        still = [i for i, geometry in enumerate(geometries) if math.isnan(geometry.isoscore)]
+        if still:
+            where = f"{'layer' if len(still) == 1 else 'layers'} {', '.join(map(str, still))}"
+            typer.echo(f"nan in {where}: {_reason(found, kind, still)}")
     if found.n_truncated:
         typer.echo(cut_off(found.n_truncated, n_texts, found.max_length), err=True)

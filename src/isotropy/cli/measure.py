@@ -14,25 +14,35 @@ from isotropy.cli.common import (
     DeviceOption,
     EngineName,
     EngineOption,
+    JsonOption,
     SchedulerOption,
+    SeedOption,
     SkipOption,
     SourceArgument,
+    examples,
     json_line,
+    listed,
     opened,
     running,
     say_skipped,
 )
 from isotropy.errors import IsotropyWarning
 from isotropy.measure import measure as measured
+from isotropy.metrics import RECORDS
 
 
+@examples(
+    "isotropy measure vectors.npy",
+    "isotropy measure 'corpus/*.parquet' --column vector --metrics isoscore,mean_cosine --json",
+)
 def measure(
     source: SourceArgument,
     metrics: Annotated[
         str | None,
         typer.Option(
             help="Names with commas between, such as isoscore,mean_cosine; without it all but "
-            "hubness, which compares all pairs."
+            "hubness, which compares all pairs.",
+            autocompletion=listed(RECORDS),
         ),
     ] = None,
     local: Annotated[
@@ -42,10 +52,8 @@ def measure(
     center: Annotated[
         bool, typer.Option("--center", help="Subtract the mean before X'X is decomposed.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, keyed by metric names.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of samples and clusterings.", min=0)] = 0,
+    as_json: JsonOption = False,
+    seed: SeedOption = 0,
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
@@ -57,12 +65,6 @@ def measure(
     """Say how evenly the space of SOURCE is used.
 
     Two passes over the file, in memory that does not grow with its rows.
-
-    Examples:
-
-      isotropy measure vectors.npy
-
-      isotropy measure 'corpus/*.parquet' --column embedding --json > geometry.json
     """
     rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from isotropy.cli.common import (
+    FILES_OF_ROWS,
     CheckpointOption,
     ChunkOption,
     ColumnOption,
@@ -18,15 +20,19 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     Method,
+    RepairArgument,
     SchedulerOption,
     SkipOption,
     SourceArgument,
+    among,
+    examples,
     opened,
     running,
     say,
     say_skipped,
 )
-from isotropy.errors import InputError, IsotropyWarning, NotAffineError
+from isotropy.cli.show import is_affine
+from isotropy.errors import InputError, IsotropyWarning, RepairFileError
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
 from isotropy.repairs.excerpt import Excerpt
@@ -36,19 +42,18 @@ from isotropy.sources import Source
 
 DIRECTIONS = 1024  # that a shift is looked for in, so that a small file does not take minutes
 
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="File for the repaired rows: .npy, .parquet, .safetensors or .vec; a name without "
-        "suffix is a folder of Parquet parts, which --engine dask needs."
-    ),
-]
+OUT_HELP = f"File for the repaired rows: {FILES_OF_ROWS}, which --engine dask needs."
 
 
+@examples(
+    "isotropy repair vectors.npy --method all-but-the-top --out fixed.npy "
+    "--save repair.safetensors",
+    "isotropy repair vectors.parquet --method whiten --power 0.5 --out fixed.parquet",
+)
 def repair(
     source: SourceArgument,
     method: Annotated[Method, typer.Option(help="Which repair.", show_default=False)],
-    out: OutOption = None,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     save: Annotated[
         Path | None, typer.Option(help="File for the fitted repair, which `apply` takes.")
     ] = None,
@@ -63,9 +68,16 @@ def repair(
         ),
     ] = None,
     side: Annotated[
-        str | None, typer.Option(help="Remove directions from the top or the bottom [top].")
+        str | None,
+        typer.Option(
+            help="Remove directions from the top or the bottom [top].",
+            autocompletion=among("top", "bottom"),
+        ),
     ] = None,
-    whitening: Annotated[str | None, typer.Option(help="whiten: zca or pca [zca].")] = None,
+    whitening: Annotated[
+        str | None,
+        typer.Option(help="whiten: zca or pca [zca].", autocompletion=among("zca", "pca")),
+    ] = None,
     power: Annotated[
         float | None, typer.Option(help="whiten: 1 in full, 0.5 half the way [1].")
     ] = None,
@@ -87,15 +99,7 @@ def repair(
     chunk_rows: ChunkOption = None,
     skip_bad_rows: SkipOption = False,
 ) -> None:
-    """Fit a repair to SOURCE, save it, and write the repaired rows.
-
-    Examples:
-
-      isotropy repair vectors.npy --method all-but-the-top --out fixed.npy --save repair.safetensors
-
-      isotropy repair tokens.parquet --method cluster-removal --n-clusters 27 --n-components 12
-      --out fixed.parquet
-    """
+    """Fit a repair to SOURCE, save it, and write the repaired rows."""
     if out is None and save is None:
         raise InputError("repair: --out or --save must be given; otherwise nothing is kept.")
     options = {
@@ -136,17 +140,14 @@ def made(name: str, options: dict[str, Any]) -> Repair:
     return kind(**given)
 
 
+@examples(
+    "isotropy apply repair.safetensors new.npy --out fixed.npy",
+    "isotropy apply repair.safetensors corpus/ --column vector --out fixed",
+)
 def apply(
-    repair: Annotated[Path, typer.Argument(metavar="REPAIR", help="File that --save wrote.")],
+    repair: RepairArgument,
     source: SourceArgument,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="File for the repaired rows: .npy, .parquet, .safetensors or .vec; a name "
-            "without suffix is a folder of Parquet parts.",
-            show_default=False,
-        ),
-    ],
+    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
@@ -159,14 +160,8 @@ def apply(
     The output takes its name only when it is whole. A warning says where a sample of SOURCE is
     far from the rows that the repair was fitted on, and where the repair is one for token rows that
     pooled rows must not be treated with.
-
-    Examples:
-
-      isotropy apply repair.safetensors new.npy --out fixed.npy
-
-      isotropy apply repair.safetensors corpus/ --column embedding --engine dask --out fixed
     """
-    fitted = load(repair)
+    fitted = loaded(repair, source)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
     with running(engine, device, scheduler, None, "apply") as run:
         written = fitted.transform(rows, out=out)
@@ -177,13 +172,24 @@ def apply(
     warn_if_far(fitted, rows)
 
 
+def loaded(repair: Path, source: str) -> Repair:
+    """The saved repair, with a hint where the source is one, and so the two are swapped."""
+    try:
+        return load(repair)
+    except RepairFileError as error:
+        try:
+            load(source)
+        except RepairFileError:
+            raise error from None
+        raise InputError(
+            f"apply: the repair comes first, then the vectors, got {str(repair)!r} first. Run: "
+            f"isotropy apply {shlex.quote(source)} {shlex.quote(str(repair))} --out ..."
+        ) from None
+
+
 def warn_if_of_tokens(fitted: Repair) -> None:
     """Warn where the repair is for token rows, and treating their means is not the same."""
-    if fitted.level_ != "token":
-        return
-    try:
-        fitted.affine()
-    except NotAffineError:
+    if fitted.level_ == "token" and not is_affine(fitted):
         warnings.warn(
             f"apply: {type(fitted).__name__} was chosen for the rows of tokens and is not affine, "
             "so rows that are already pooled do not become what was tested. Use `isotropy embed "

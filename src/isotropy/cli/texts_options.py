@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from isotropy.cli.common import TerminalProgress
+from isotropy.cli.common import TORCH_DEVICE, TerminalProgress, among
 from isotropy.engines import using
 from isotropy.errors import InputError
 from isotropy.sources.texts import Texts, open_texts
@@ -52,26 +52,23 @@ TextsArgument = Annotated[
     ),
 ]
 LayerOption = Annotated[
-    str,
+    str | None,
     typer.Option(
+        "--layer",
         help="Hidden layer: 0 is the embedding layer, -1 the last; or first-last, the average of "
-        "the first and the last."
-    ),
-]
-PoolOption = Annotated[
-    Pool | None,
-    typer.Option(
-        help="A row for each token, or of each text the mean, first or last token, or what a "
-        "sentence-transformers model does itself [mean; own where there is one].",
+        "the first and the last [-1].",
         show_default=False,
+        autocompletion=among("-1", "0", "first-last"),
     ),
 ]
+POOL_HELP = (
+    "The row of a text: the mean, first (cls) or last of its tokens, or what a "
+    "sentence-transformers model does itself [own where there is one, else mean]"
+)
 SpecialOption = Annotated[
     bool, typer.Option("--special-tokens", help="Count [CLS], </s> and their like as tokens.")
 ]
-ModelDeviceOption = Annotated[
-    str | None, typer.Option("--device", help="Torch device [cuda where there is one, else cpu].")
-]
+ModelDeviceOption = Annotated[str | None, typer.Option("--device", help=f"{TORCH_DEVICE}.")]
 BatchOption = Annotated[
     int | None,
     typer.Option(help="Tokens of a batch, padding included [4096; on a GPU 65536].", min=1),
@@ -82,23 +79,26 @@ LengthOption = Annotated[
 TextColumnsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--column",
-        help="Column or field with the texts, where it is not text, sentence, question or both of "
-        "sentence1 and sentence2; may be given several times.",
+        "--text-column",
+        help="Column with the texts, where it is not text, sentence, question or both of "
+        "sentence1 and sentence2; several times for more.",
         show_default=False,
     ),
 ]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
+        "--cache",
         envvar="ISOTROPY_CACHE",
-        help="Folder that keeps the rows of all tokens; no text is then run twice.",
+        help="Folder that keeps the rows of all tokens, so that no text is run twice.",
     ),
 ]
 
 
-def one_layer(layer: str, caller: str) -> int | str:
+def one_layer(layer: str | None, caller: str) -> int | str:
     """The layer that --layer names."""
+    if layer is None:
+        return -1
     if layer == "first-last":
         return layer
     try:

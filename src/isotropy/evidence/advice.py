@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from isotropy import markup
 from isotropy.evidence.candidates import NONE, Candidate
 from isotropy.repairs import Repair
 
@@ -83,6 +84,20 @@ class Advice:
             "seconds": round(self.seconds, 2),
         }
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                str(Candidate(row["method"], row["params"], row["level"])),
+                _points(row["score"], ".1f"),
+                _points(row["difference"], "+.1f"),
+                _points(row["standard_error"], ".1f"),
+            )
+            for row in self.candidates
+        ]
+        head = ("candidate", "score inside", "gain", "standard error")
+        lines = [markup.paragraph(line) for line in str(self).splitlines()]
+        return "".join([*lines, markup.table(head, rows, f"{self.task}: {self.metric}")])
+
     def __str__(self) -> str:
         head = "Leave it alone." if self.choice.method == NONE else f"Repair it: {self.choice}."
         lines = [head, self.reason]
@@ -94,6 +109,10 @@ class Advice:
                 f"{other['p']:.4f})."
             )
         return "\n".join([*lines, *([f"{self.shift}."] if self.shift else [])])
+
+
+def _points(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def percent(value: float) -> float | None:

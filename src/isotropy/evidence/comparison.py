@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from isotropy import checks
+from isotropy import checks, markup
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence.advice import percent
 from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
@@ -113,10 +113,27 @@ class Comparison:
             "results": [result.to_dict() for result in self.results],
         }
 
+    def _repr_html_(self) -> str:
+        parts = [
+            markup.table(
+                ("repair", "score", "gain", "95 % interval", "p (Holm)"),
+                [_cells(result) for result in part],
+                f"{task}: {part[0].metric}, {part[0].n_items:,} items, fitted on "
+                f"{part[0].fitted_on}",
+            )
+            for task, part in self._by_task().items()
+        ]
+        return "".join([*parts, *(markup.paragraph(note) for note in self.notes)])
+
+    def _by_task(self) -> dict[str, list[Result]]:
+        found: dict[str, list[Result]] = {}
+        for result in self.results:
+            found.setdefault(result.task, []).append(result)
+        return found
+
     def __str__(self) -> str:
         lines = []
-        for task in dict.fromkeys(result.task for result in self.results):
-            part = [result for result in self.results if result.task == task]
+        for task, part in self._by_task().items():
             how = f"fitted on {part[0].fitted_on}"
             lines.append(f"{task}: {part[0].metric}, {part[0].n_items:,} items, {how}")
             lines.append(f"  {'repair':<58} {'score':>6}  {'gain':>5} [95 % interval]  p (Holm)")
@@ -130,11 +147,19 @@ def defined(value: float) -> float | None:
 
 
 def _line(result: Result) -> str:
-    head = f"{result.candidate!s:<58} {100 * result.score:6.1f}"
+    name, score, gain, ends, p = _cells(result)
+    head = f"{name:<58} {score:>6}"
+    return f"{head}  {gain:>5} [{ends}]  {p}" if gain else head
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    """Repair, score, gain, interval and p as they are written; the last three not of none."""
+    head = (str(result.candidate), f"{100 * result.score:.1f}")
     if result.candidate.method == NONE:
-        return head
+        return (*head, "", "", "")
     low, high = (100 * end for end in result.interval)
-    return f"{head}  {100 * result.difference:+5.1f} [{low:+.1f}, {high:+.1f}]  {result.p_holm:.4f}"
+    gain = f"{100 * result.difference:+.1f}"
+    return (*head, gain, f"{low:+.1f}, {high:+.1f}", f"{result.p_holm:.4f}")
 
 
 def compare(
@@ -283,7 +308,7 @@ def on_task(
     }
     watch = Watch()
     baseline = bench.outcomes(Candidate(NONE), plan)
-    bench.expect_defined(baseline)
+    bench.expect_defined(baseline, plan)
     unrepaired = changed(bench, Candidate(NONE), plan) | {
         "difference": 0.0, "interval": (0.0, 0.0), "p": 1.0, "p_holm": 1.0, "cka": 1.0,
         "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": watch.seconds,

@@ -185,7 +185,7 @@ class Search:
             progress(self.task.name, number, len(self.candidates))
             outcomes = self.bench.outcomes(candidate, self.plan)
             if candidate.method == NONE:
-                self.bench.expect_defined(outcomes)
+                self.bench.expect_defined(outcomes, self.plan)
             found.append(outcomes)
         progress(self.task.name, len(found), len(found))
         return found
@@ -324,7 +324,7 @@ class Search:
         """The choice and none on the part that was not used to choose, or on the folds."""
         plan = self._outer_plan
         none = self.bench.outcomes(Candidate(NONE), plan)
-        self.bench.expect_defined(none)
+        self.bench.expect_defined(none, plan)
         system = none if choice.method == NONE else self.bench.outcomes(choice, plan)
         return self.bench.folds(plan, system, none)
 

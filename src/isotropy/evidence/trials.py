@@ -52,6 +52,7 @@ class Plan:
     trials: list[Trial]
     fitted_on: str
     n_removed: int = 0
+    n_folds: int = 1  # wanted; few items make fewer trials
 
 
 class Bench:
@@ -132,10 +133,10 @@ class Bench:
         apart = self.apart(items)
         if apart is not None:  # one fit serves all folds
             fits, how, n_removed = apart
-            return Plan([Trial(*part, fits) for part in parts], how, n_removed)
+            return Plan([Trial(*part, fits) for part in parts], how, n_removed, n_folds)
         plans = [self._by_known(*part) for part in parts]
         removed = max(plan.n_removed for plan in plans)
-        return Plan([plan.trials[0] for plan in plans], FOLDS, removed)
+        return Plan([plan.trials[0] for plan in plans], FOLDS, removed, n_folds)
 
     def apart(self, items: Integers) -> tuple[Fits, str, int] | None:
         """What is fitted on text or vectors of no item, what that is, and how much was removed.
@@ -202,9 +203,16 @@ class Bench:
         after = self.space.repaired(repair, candidate.level, texts)
         return self.space.pooled[texts], after[texts]
 
-    def expect_defined(self, outcomes: Sequence[Outcome]) -> None:
+    def expect_defined(self, outcomes: Sequence[Outcome], plan: Plan) -> None:
         """Raise unless every score without repair is one."""
-        if any(math.isnan(outcome.value) for outcome in outcomes):
+        undefined = [outcome.n_items for outcome in outcomes if math.isnan(outcome.value)]
+        if undefined and min(undefined) < 2:
+            n_items = sum(len(trial.items) for trial in plan.trials)
+            raise InputError(
+                f"{self.caller}: {self.task.name!r} must have at least {2 * plan.n_folds} items "
+                f"(two in each of {plan.n_folds} folds), got {n_items}. Give more items."
+            )
+        if undefined:
             raise InputError(
                 f"{self.caller}: the scores of {self.task.name!r} must be defined in every fold, "
                 "got labels or vectors that are constant. Give more items."

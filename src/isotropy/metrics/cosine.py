@@ -34,7 +34,7 @@ def average(directions: Directions) -> float:
 def shares(directions: Directions) -> Floats:
     parts = contributions(directions)
     total: float = parts.sum()
-    return parts / total
+    return parts / total if total else np.full_like(parts, np.nan)
 
 
 @record(

@@ -4,6 +4,8 @@ from isotropy.repairs.all_but_the_top import AllButTheTop
 from isotropy.repairs.base import Repair, load
 from isotropy.repairs.center import Center
 from isotropy.repairs.cluster_removal import ClusterRemoval
+from isotropy.repairs.flow import Flow
+from isotropy.repairs.learned_layer import LearnedLayer
 from isotropy.repairs.scaled_center import ScaledCenter
 from isotropy.repairs.shift import Shift
 from isotropy.repairs.standardize import Standardize
@@ -13,6 +15,8 @@ __all__ = [
     "AllButTheTop",
     "Center",
     "ClusterRemoval",
+    "Flow",
+    "LearnedLayer",
     "Repair",
     "ScaledCenter",
     "Shift",

@@ -33,11 +33,16 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     and is found by its `name` from then on. `moments_` of the rows that it was fitted on stay with
     it, so that `shift` can tell how far others are from them. `level_` is "token" or "sentence"
     where the file that it was loaded from says which rows it is for, otherwise empty.
+
+    A repair that is `trained`, by gradient descent in torch, is found in `trained_by_name` instead:
+    it takes an extra and its time, so what tries every repair leaves it to those who ask for it.
     """
 
     name: ClassVar[str] = ""
     learned: ClassVar[tuple[str, ...]] = ()
+    trained: ClassVar[bool] = False
     by_name: ClassVar[dict[str, type[Repair]]] = {}
+    trained_by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
     moments_: Moments | None = None
@@ -46,7 +51,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.name:
-            Repair.by_name[cls.name] = cls
+            found = Repair.trained_by_name if cls.trained else Repair.by_name
+            found[cls.name] = cls
 
     def fit(
         self,
@@ -396,7 +402,7 @@ def _state(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[A
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
-class InvertibleRepair(SummedRepair):
+class Invertible(Repair):
     """A repair with a way back: a subclass defines `_revert(rows, out)`."""
 
     @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
@@ -415,6 +421,10 @@ class InvertibleRepair(SummedRepair):
         """Write to out the rows whose repair these are."""
 
 
+class InvertibleRepair(Invertible, SummedRepair):
+    """A repair solved from one statistic, with a way back."""
+
+
 def load(path: Any) -> Repair:
     """The fitted repair that `save` wrote to path. Nothing in the file is executed.
 
@@ -423,9 +433,10 @@ def load(path: Any) -> Repair:
     RepairFileError
         Where the file is missing, damaged, of another kind, or of a newer format.
     """
-    header, tensors = files.read(path, Repair.by_name)
+    known = Repair.by_name | Repair.trained_by_name
+    header, tensors = files.read(path, known)
     try:
-        repair = Repair.by_name[header["method"]](**header["params"])
+        repair = known[header["method"]](**header["params"])
         repair._restore(header, tensors)
         repair._check_params()
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -79,6 +79,12 @@ class TextList:
                     f"{caller}: texts must not be blank, got a blank one in place {number} "
                     "(counted from 0). Leave it out."
                 )
+            if not is_unicode(whole(text)):
+                raise InputError(
+                    f"{caller}: texts must hold whole characters, got half of one (a lone "
+                    f"surrogate, \\ud800 to \\udfff) in place {number} (counted from 0). Correct "
+                    "that text."
+                )
         ends = np.cumsum([len(whole(text)) for text in self.texts])
         edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(self.texts)]
         self._blocks: list[Block] = [
@@ -105,6 +111,15 @@ class TextList:
 def whole(text: Text) -> str:
     """The text that a span lies in; a text itself."""
     return text.text if isinstance(text, Span) else text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether every character is one that UTF-8 has, as tokenizers expect."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(text: Text) -> str:

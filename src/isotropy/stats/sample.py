@@ -61,6 +61,15 @@ class Sample(Statistic):
         """Whether the sample holds every row seen."""
         return self.n_rows <= self.size
 
+    def first(self, size: int) -> Sample:
+        """The sample of that size, which a sample of this size holds."""
+        found = Sample(min(size, self.size), self.seed)
+        found.n_rows = self.n_rows
+        for name in ("keys", "numbers", "weights", "rows"):
+            part = getattr(self, name)
+            setattr(found, name, None if part is None else part[: found.size].copy())
+        return found
+
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         rows = linalg.namespace(X).arange(X.shape[0], device=array_api_compat.device(X))
         counted = isinstance(first_row, int | np.integer)

@@ -1,0 +1,318 @@
+"""Calibration in training: models, tasks, methods and seeds, in the shape of the paper's tables.
+
+    python benchmarks/glue.py --models DIR --data DIR --work DIR [--jobs N] [--search]
+
+Each run is a JSON file in --work; runs that are there are not run again, so the command can be
+stopped and repeated, here or elsewhere, with other --model, --task, --method and --seeds.
+results/train.md is written from all runs that are there, in the shape of tables 1, 2, 4 and 5 of
+Ding et al. 2022; what stands in it above the line `<!-- figures -->` is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from isotropy.train.methods import Method
+from isotropy.train.summary import NONE, Row, geometry, remarks, summary
+from isotropy.train.task_data import GENERATION, TASKS
+from isotropy.train.trial import Trial, read
+
+MODELS = ("distilbert-base-cased", "all-MiniLM-L6-v2")
+GLUE = ("rte", "mrpc", "cola", "stsb", "wnli")
+GENERATED = ("none", "cosine", "spectrum-polynomial", "spectrum-exponential", "flow")
+MARK = "<!-- figures -->"
+LEVEL = 0.05
+PAPER = {  # DistilBERT in table 1 of Ding et al. 2022: mean and deviation, None where NaN
+    "none": {"mrpc": (87.97, 1.02), "cola": (44.11, 2.09), "rte": (56.68, 0.62),
+             "wnli": (51.17, 5.69), "stsb": (23.63, 41.08)},
+    "cosine": {"mrpc": (87.88, 1.36), "cola": (43.13, 0.85), "rte": (58.24, 1.78),
+               "wnli": (52.11, 2.44), "stsb": (-0.50, 2.08)},
+    "spectrum-polynomial": {"mrpc": (81.22, 0), "cola": (0, 0), "rte": (54.15, 2.50),
+                            "wnli": (55.87, 0.81), "stsb": None},
+    "spectrum-exponential": {"mrpc": (81.22, 0), "cola": (0, 0), "rte": (54.27, 2.71),
+                             "wnli": (55.87, 0.81), "stsb": None},
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=os.environ.get("ISOTROPY_MODELS"), help="folder")
+    parser.add_argument("--data", default=os.environ.get("ISOTROPY_DATA"), help="folder")
+    parser.add_argument("--work", required=True, help="folder of the runs")
+    parser.add_argument("--model", nargs="*", default=list(MODELS))
+    parser.add_argument("--task", nargs="*", default=list(GLUE), choices=list(TASKS))
+    parser.add_argument("--method", nargs="*", help="every one; generation: those of the paper")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--search", action="store_true", help="choose weights first")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--precision", default=None, choices=["float32", "tf32", "bf16"])
+    parser.add_argument("--epochs", type=int, default=None)
+    parser.add_argument("--max-train", type=int, default=None)
+    parser.add_argument("--max-eval", type=int, default=None)
+    parser.add_argument("--batch-size", type=int, default=None)
+    parser.add_argument("--max-length", type=int, default=None)
+    parser.add_argument("--out", default="results/train.md", help="none is written for none")
+    options = parser.parse_args()
+    generated = all(TASKS[task].kind == GENERATION for task in options.task)
+    names = ("precision", "epochs", "max_train", "max_eval", "batch_size", "max_length")
+    trial = Trial(
+        options.task,
+        options.model,
+        options.method or (GENERATED if generated else list(Method.by_name)),
+        options.work,
+        n_seeds=options.seeds,
+        search=options.search,
+        data=options.data,
+        folder=options.models,
+        device=options.device,
+        jobs=options.jobs,
+        settings={name: getattr(options, name) for name in names},
+    )
+    try:
+        trial.run(say)
+    finally:
+        if options.out != "none":
+            write(Path(options.work), Path(options.out))
+
+
+def say(record: dict) -> None:
+    kind = "search" if record["search"] else f"seed {record['seed']}"
+    print(
+        f"{record['model']} {record['task']} {record['spec']} {kind}: {record['status']} "
+        f"{record['metric']} {100 * record['score']:.2f}, {record['seconds_per_epoch']:.1f} "
+        f"s/epoch, {record['seconds']:.0f} s",
+        flush=True,
+    )
+
+
+def write(work: Path, out: Path) -> None:
+    """results/train.md of the runs that are there; words above the mark stay."""
+    records = [read(path) for path in sorted(work.glob("*.json"))]
+    order = [*TASKS], [*Method.by_name]
+    rows = summary(records)
+    rows.sort(key=lambda r: (r.model, order[0].index(r.task), place(r.method, order[1])))
+    glue = [row for row in rows if TASKS[row.task].kind != GENERATION]
+    generated = [row for row in rows if TASKS[row.task].kind == GENERATION]
+    lines = [MARK, "", *HEAD]
+    if glue:
+        lines += [*scores(glue), *tests(glue), *isotropy(glue), *vectors(glue), *times(glue)]
+    if generated:
+        lines += [*generation(generated), *tests(generated), *times(generated)]
+    lines += used(rows)
+    words = out.read_text("utf-8").partition(MARK)[0] if out.exists() else TITLE
+    out.write_text(words + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {out} of {sum(len(row.scores) for row in rows)} runs")
+
+
+def place(method: str, names: Sequence[str]) -> tuple[int, str]:
+    return names.index(method.partition(":")[0]), method
+
+
+def unique(rows: Sequence[Row], name: str) -> list[str]:
+    return list(dict.fromkeys(getattr(row, name) for row in rows))
+
+
+def spread(values: Sequence[float], digits: int = 2, scale: float = 1.0) -> str:
+    """mean ± deviation of those that are defined."""
+    known = [scale * value for value in values if not math.isnan(value)]
+    if not known:
+        return "NaN"
+    deviation = f" ± {np.std(known, ddof=1):.{digits}f}" if len(known) > 1 else ""
+    return f"{np.mean(known):.{digits}f}{deviation}"
+
+
+def known(value: float, digits: int = 3) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def signed(value: float) -> str:
+    """A difference in points."""
+    return "NaN" if math.isnan(value) else f"{100 * value:+.2f}"
+
+
+def grid(rows: Sequence[Row], head: Sequence[str], cell) -> list[str]:
+    """A line a model and method, a column a task; cell(row) gives as many cells as head has."""
+    tasks = unique(rows, "task")
+    columns = [f"{task} {name}".strip() for task in tasks for name in head]
+    lines = ["| model | method | " + " | ".join(columns) + " |"]
+    lines.append("| --- | --- |" + " ---: |" * len(columns))
+    found = {(row.model, row.method, row.task): row for row in rows}
+    for model in unique(rows, "model"):
+        for method in unique([row for row in rows if row.model == model], "method"):
+            cells: list[str] = []
+            for task in tasks:
+                row = found.get((model, method, task))
+                cells += [""] * len(head) if row is None else cell(row)
+            lines.append(f"| {model} | {method} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def mark(row: Row) -> str:
+    """A star for a method that is significantly better than none, two where Holm agrees."""
+    better = row.difference > 0 and row.p < LEVEL
+    return (" **" if row.p_holm < LEVEL else " *") if better else ""
+
+
+def scores(rows: Sequence[Row]) -> list[str]:
+    metrics = ", ".join(f"{row.task} {row.metric}" for row in first_of_each(rows))
+    lines = ["## Scores", "", f"Times 100, mean ± deviation over seeds: {metrics}.", ""]
+    lines += grid(rows, [""], lambda row: [spread(row.scores, scale=100) + mark(row)])
+    tasks = unique(rows, "task")
+    lines += ["The paper's DistilBERT:", "", "| method | " + " | ".join(tasks) + " |"]
+    lines.append("| --- |" + " ---: |" * len(tasks))
+    for method, figures in PAPER.items():
+        cells = [printed(figures.get(task, ())) for task in tasks]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def printed(figures: tuple[float, ...] | None) -> str:
+    if figures is None:
+        return "NaN"
+    return f"{figures[0]:.2f} ± {figures[1]:g}" if figures else ""
+
+
+def first_of_each(rows: Sequence[Row]) -> list[Row]:
+    return list({row.task: row for row in reversed(rows)}.values())[::-1]
+
+
+def tests(rows: Sequence[Row]) -> list[str]:
+    lines = ["## Against none", "", "Change of the mean in points, its 95 % interval and p", ""]
+    lines[2] += " (Welch), and p by Holm over the methods."
+    lines.append("| model | task | method | change | interval | p | Holm | median | remarks |")
+    lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |")
+    for row in rows:
+        if row.method != NONE:
+            lines.append(
+                f"| {row.model} | {row.task} | {row.method} | {signed(row.difference)} | "
+                f"{signed(row.low)} to {signed(row.high)} | {known(row.p)} | "
+                f"{known(row.p_holm)} | {known(100 * row.median, 2)} | {remarks(row)} |"
+            )
+    compared = [row for row in rows if row.method != NONE and not math.isnan(row.p)]
+    better = [row for row in compared if row.difference > 0 and row.p < LEVEL]
+    worse = [row for row in compared if row.difference < 0 and row.p < LEVEL]
+    held = [sum(row.p_holm < LEVEL for row in part) for part in (better, worse)]
+    lines += ["", f"{len(compared)} comparisons with a defined p: {len(better)} better at 5 % "]
+    lines[-1] += f"({held[0]} after Holm), {len(worse)} worse ({held[1]} after Holm)."
+    return [*lines, ""]
+
+
+def isotropy(rows: Sequence[Row]) -> list[str]:
+    def cell(row: Row) -> list[str]:
+        one, two = (geometry(row.records, "after", "output", name) for name in ("i1", "i2"))
+        return [spread(one), spread(two, 3)]
+
+    lines = ["## Isotropy of the output embeddings after training", ""]
+    lines += ["Of the head's weights, a row a class; I1 is over both signs of each direction.", ""]
+    return [*lines, *grid(rows, ["I1", "I2"], cell)]
+
+
+def vectors(rows: Sequence[Row]) -> list[str]:
+    def cell(row: Row) -> list[str]:
+        tensor = "calibrated" if calibrated(row) else "features"
+        when = [(row.records, "before", "features"), (row.records, "after", tensor)]
+        logs = [[v / math.log(10) for v in geometry(*one, "log_i1")] for one in when]
+        score = [geometry(*one, "isoscore") for one in when]
+        first = [[np.nan if v is np.nan else v[0] for v in evs(*one)] for one in when]
+        return [
+            " → ".join(spread(values, digits) for values in pair)
+            for pair, digits in ((logs, 1), (score, 4), (first, 2))
+        ]
+
+    lines = ["## [CLS] before and after training", ""]
+    lines += ["Of the evaluated items: log10 I1, IsoScore, share of the first principal", ""]
+    lines[-2] += " component; after training what the head gets, where a method changes it."
+    return [*lines, *grid(rows, ["log10 I1", "IsoScore", "EV1"], cell)]
+
+
+def evs(records, when: str, tensor: str) -> list:
+    found = geometry(records, when, tensor, "explained_variance")
+    return [v if isinstance(v, list) and v[0] is not None else [math.nan] for v in found]
+
+
+def calibrated(row: Row) -> bool:
+    return not math.isnan(geometry(row.records, "after", "calibrated", "isoscore")[0])
+
+
+def times(rows: Sequence[Row]) -> list[str]:
+    base = {(r.model, r.task): r.seconds_per_epoch for r in rows if r.method == NONE}
+
+    def cell(row: Row) -> list[str]:
+        ratio = row.seconds_per_epoch / base.get((row.model, row.task), math.nan)
+        return [f"{row.seconds_per_epoch:.1f}", f"{ratio:.2f}", f"{row.peak_memory_mb:,.0f}"]
+
+    devices = ", ".join(dict.fromkeys(r["device"] for row in rows for r in row.records))
+    lines = [
+        "## Times",
+        "",
+        f"Seconds an epoch, the same over none's, peak memory in MB; {devices}.",
+    ]
+    return [*lines, "", *grid(rows, ["s", "x none", "MB"], cell)]
+
+
+def generation(rows: Sequence[Row]) -> list[str]:
+    lines = ["## Translation and summarisation", ""]
+    lines.append("Scores times 100; I1 and I2 of the output embeddings after training.")
+    for task in unique(rows, "task"):
+        mine = [row for row in rows if row.task == task]
+        names = TASKS[task].metrics
+        lines += ["", "| model | method | " + " | ".join(names) + f" | {TAIL} |"]
+        lines.append("| --- | --- |" + " ---: |" * (len(names) + 5))
+        for row in mine:
+            done = [r for r in row.records if r["status"] == "finished"]
+            cells = [spread([r["metrics"][name] for r in done], scale=100) for name in names]
+            cells += [spread(geometry(row.records, "after", "output", n), 3) for n in ("i1", "i2")]
+            first = row.records[0]
+            cells += [f"{row.seconds_per_epoch / 60:.2f}", f"{first['n_train']:,}"]
+            cells.append(f"{first['n_evaluated']:,}")
+            lines.append(f"| {row.model} | {row.method} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def used(rows: Sequence[Row]) -> list[str]:
+    lines = ["## Settings and options as used", "", "The same for every method of a task:", ""]
+    names = ("epochs", "lr", "batch_size", "schedule", "max_length", "validation", "precision")
+    lines.append("| model | task | " + " | ".join(names) + " | trained on | scored on |")
+    lines.append("| --- | --- |" + " ---: |" * (len(names) + 2))
+    for row in {(row.model, row.task): row for row in rows}.values():
+        record = row.records[0]
+        cells = [str(record["settings"][name]) for name in names]
+        cells += [f"{record['n_train']:,}", f"{record['n_evaluated']:,}"]
+        cells[-1] += "" if record["divided"] else " (a fifth of an undivided set)"
+        lines.append(f"| {row.model} | {row.task} | " + " | ".join(cells) + " |")
+    lines += ["", "Options of the first seed, with what its data settled:", ""]
+    lines += ["| model | task | method | options |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        options = row.records[0]["options"] or {}
+        said = ", ".join(f"{name} {shown(value)}" for name, value in options.items())
+        if said:
+            lines.append(f"| {row.model} | {row.task} | {row.method} | {said} |")
+    return lines
+
+
+def shown(value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+TITLE = "# Calibration in training\n\n"
+TAIL = "I1 | I2 | min/epoch | trained on | scored on"
+HEAD = [
+    "Made by `python benchmarks/glue.py --models DIR --data DIR --work DIR`, of the runs that are",
+    "in the folder. The head is one linear layer on the last layer's [CLS]. `cosine`, the two",
+    "`spectrum` and `isoscore-star` regularise that [CLS], the head's input, in every step (where",
+    "text is generated, cosine and spectrum the output embeddings), or what `on=` says; `isobn`",
+    "and `flow` stand between [CLS] and head, the flow trained along by its own likelihood; the",
+    "`isotropy-layer` is trained after fine-tuning, all else frozen. `*`: better than none at 5 %",
+    "(Welch, as the paper marks it); `**`: also by Holm over the methods.",
+    "",
+]
+
+if __name__ == "__main__":
+    main()

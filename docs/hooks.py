@@ -1,0 +1,45 @@
+"""Pages of the site that live elsewhere in the repository or are made, and links to them."""
+
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from isotropy.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
+UP = re.compile(r"(\]\()(?:\.\./)+((?:results/)?[\w.-]+\.md)")
+
+
+def on_files(files, config):
+    """Add results/*.md and two files of the root under their own names, and the commands."""
+    pages = [ROOT / name for name in TOP] + sorted((ROOT / "results").glob("*.md"))
+    for page in pages:
+        name = page.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, content=page.read_text(encoding="utf-8")))
+    files.append(File.generated(config, "api/cli.md", content=command_line()))
+    return files
+
+
+def command_line():
+    """What every command says of itself."""
+    parts = ["# Command line\n\nWhat `isotropy --help` and `isotropy COMMAND --help` print."]
+    for name in ("", *get_command(app).commands):
+        told = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="isotropy").output
+        title = f"## isotropy {name}\n\n" if name else ""
+        parts.append(f"{title}```text\n{told.strip()}\n```")
+    return "\n\n".join(parts)
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links that lead out of docs/ when read in the repository stay within the site."""
+    up = "../" * page.file.src_uri.count("/")
+
+    def inside(link):
+        known = files.get_file_from_path(link[2]) is not None
+        return f"{link[1]}{up}{link[2]}" if known else link[0]
+
+    return UP.sub(inside, markdown)

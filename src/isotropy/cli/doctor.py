@@ -1,0 +1,200 @@
+"""isotropy doctor: what is installed here, and what more could be."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import platform
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_info
+
+from isotropy._version import __version__
+from isotropy.cli.common import JsonOption, examples, json_line
+from isotropy.engines.local import n_threads
+
+CORE = "core"
+ENABLES = {  # extra: what it is for
+    "torch": "tensors, and a GPU for large files: --engine torch",
+    "models": "models over texts: embed, layers, and compare and advise on a model",
+    "train": "keeping a space even while a model is trained: train",
+    "dask": "a cluster for files of many hours: --engine dask",
+    "report": "the page with charts: report, and layers --out",
+    "demo": "the word vectors of wordllama for demo",
+}
+MODULES = {"scikit-learn": "sklearn", "dask": "distributed"}  # where not the package's own name
+SLOW = {"torch", "transformers", "accelerate", "sentence-transformers"}  # seconds to import
+FOLDERS = ("ISOTROPY_MODELS", "ISOTROPY_DATA", "ISOTROPY_CACHE")
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+
+
+@examples("isotropy doctor", "isotropy doctor --deep --json")
+def doctor(
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Import torch and what needs it too, rather than look whether they are there.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which extras, device and BLAS are there, and what each missing one would enable.
+
+    The exit code is 0, or 1 where a package is installed but cannot be imported.
+    """
+    found = examined(deep)
+    if as_json:
+        typer.echo(json_line(found))
+    else:
+        _print(found)
+    raise typer.Exit(1 if found["broken"] else 0)
+
+
+def examined(deep: bool = False) -> dict[str, Any]:
+    """What is here, as plain values."""
+    wanted = required()
+    packages = {name: version(name) for names in wanted.values() for name in names}
+    there = [name for name, found in packages.items() if found is not None]
+    broken = {name: why for name in there if (why := fault(name, deep or name not in SLOW))}
+    device = "none: torch is not installed"
+    if packages.get("torch") is not None:
+        device, why = cuda(deep)
+        broken |= {"torch": why} if why else {}
+    return {
+        "isotropy": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "device": device,
+        "blas": blas(),
+        "n_cores": n_threads(),
+        "folders": {name: folder(name) for name in FOLDERS},
+        "extras": {
+            extra: {
+                "there": all(packages[name] is not None for name in names),
+                "packages": {name: packages[name] for name in names},
+                "enables": ENABLES.get(extra, "everything else"),
+                "install": f'pip install "isotropy[{extra}]"' if extra in ENABLES else None,
+            }
+            for extra, names in wanted.items()
+        },
+        "broken": broken,
+    }
+
+
+def required() -> dict[str, list[str]]:
+    """The packages that the core and each extra need."""
+    found: dict[str, list[str]] = {CORE: [], **{extra: [] for extra in ENABLES}}
+    for line in metadata.requires("isotropy") or []:
+        package = re.match(r"[\w.-]+", line)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        names = found.get(extra[1] if extra else CORE)
+        if package and names is not None:
+            names.append(package[0])
+    return found
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package; None where there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def fault(package: str, run: bool) -> str:
+    """Why an installed package cannot be imported; empty where it can."""
+    module = MODULES.get(package, package.replace("-", "_"))
+    try:
+        if run:
+            importlib.import_module(module)
+        elif importlib.util.find_spec(module) is None:
+            return f"there is no module {module}"
+    except Exception as error:  # whatever a package does when it is imported
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return ""
+
+
+def cuda(deep: bool) -> tuple[str, str]:
+    """The CUDA device, and why torch cannot be asked; torch is left alone where no driver is."""
+    if not (deep or has_driver()):
+        return "none: there is no CUDA driver", ""
+    why = fault("torch", run=True)
+    if why:
+        return "unknown: torch cannot be imported", why
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        return f"none: torch {'sees no device' if built else 'is built for the CPU alone'}", ""
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return f"cuda: {', '.join(names)}", ""
+
+
+def has_driver() -> bool:
+    """Whether this machine has a CUDA driver."""
+    for name in DRIVERS:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name)
+            return True
+    return os.path.exists("/dev/kfd")  # AMD's, which torch calls cuda as well
+
+
+def blas() -> list[dict[str, Any]]:
+    """The libraries that multiply matrices, each once, with their threads."""
+    found = [
+        {"name": one["internal_api"], "version": one["version"], "n_threads": one["num_threads"]}
+        for one in threadpool_info()
+        if one["user_api"] == "blas"
+    ]
+    return [one for i, one in enumerate(found) if one not in found[:i]]
+
+
+def folder(variable: str) -> dict[str, Any]:
+    """What an environment variable points at."""
+    path = os.environ.get(variable)
+    return {"path": path, "exists": path is not None and Path(path).expanduser().is_dir()}
+
+
+def _print(found: dict[str, Any]) -> None:
+    typer.echo(f"isotropy {found['isotropy']}, Python {found['python']}, {found['platform']}")
+    typer.echo(f"device   {found['device']}")
+    typer.echo(f"BLAS     {_listed(map(_named, found['blas'])) or 'unknown'}")
+    typer.echo(f"cores    {found['n_cores']}")
+    for name, place in found["folders"].items():
+        state = "" if place["exists"] else ", where there is no folder"
+        typer.echo(f"{name}  {'not set' if place['path'] is None else place['path'] + state}")
+    table = Table("extra", "there", "packages", "what it is for")
+    for extra, about in found["extras"].items():
+        packages = [
+            f"{name} {'BROKEN' if name in found['broken'] else number or 'missing'}"
+            for name, number in about["packages"].items()
+        ]
+        whole = not found["broken"].keys() & about["packages"].keys()
+        there = ("yes" if whole else "broken") if about["there"] else "no"
+        table.add_row(extra, there, _listed(packages), about["enables"])
+    Console(markup=False, highlight=False).print(table)
+    for about in found["extras"].values():
+        if not about["there"]:
+            typer.echo(f"{about['install'] or 'pip install isotropy'}  # {about['enables']}")
+    for name, why in found["broken"].items():
+        typer.echo(f"{name} is installed but cannot be imported ({why}). Install it again.")
+
+
+def _named(library: dict[str, Any]) -> str:
+    n_threads = library["n_threads"]
+    threads = f"{n_threads} {'thread' if n_threads == 1 else 'threads'}"
+    return f"{library['name']} {library['version'] or ''} on {threads}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,63 @@
+"""isotropy show: what a saved repair is, and how to apply it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from isotropy.cli.common import JsonOption, RepairArgument, examples, json_line
+from isotropy.errors import NotAffineError
+from isotropy.repairs import Repair, load
+from isotropy.repairs.files import read
+
+
+@examples("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
+def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
+    """Say what a saved repair is, what it was fitted on, and how to apply it."""
+    found = described(repair)
+    if as_json:
+        typer.echo(json_line(found))
+        return
+    params = ", ".join(f"{name}={value!r}" for name, value in found["params"].items())
+    lines = {
+        "repair": f"{found['method']}({params})",
+        "fitted on": f"{found['n_samples']:,} rows of {found['n_features']} dimensions",
+        "gives": f"rows of {found['n_features_out']} dimensions",
+        "level": {
+            "token": "token: each token's row, before pooling",
+            "sentence": "sentence: the row of a text, after pooling",
+        }.get(found["level"], "not said: rows like those it was fitted on"),
+        "form": "one matrix and one bias" if found["affine"] else "not affine",
+        "note": found["note"] or "none",
+        "saved": f"{found['time']} by isotropy {found['versions']['isotropy']}",
+        "apply it": found["apply"],
+    }
+    for name, text in lines.items():
+        typer.echo(f"{name:9}  {text}")
+
+
+def described(path: Path) -> dict[str, Any]:
+    """What a saved repair says of itself, as plain values."""
+    fitted = load(path)
+    header, _ = read(path, (fitted.name,))
+    file = shlex.quote(str(path))
+    of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
+    of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
+    return header | {
+        "level": fitted.level_,
+        "n_features_out": len(fitted.get_feature_names_out()),
+        "affine": is_affine(fitted),
+        "apply": of_tokens if fitted.level_ == "token" else of_rows,
+    }
+
+
+def is_affine(fitted: Repair) -> bool:
+    """Whether the repair is one matrix and one bias."""
+    try:
+        fitted.affine()
+    except NotAffineError:
+        return False
+    return True

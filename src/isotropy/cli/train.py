@@ -1,0 +1,220 @@
+"""isotropy train: does calibration while a model is trained help?"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isotropy.cli.common import examples, json_line
+from isotropy.cli.texts_options import ModelDeviceOption
+
+ALL = "all"
+METHODS = (
+    "none",
+    "cosine",
+    "spectrum-polynomial",
+    "spectrum-exponential",
+    "flow",
+    "isobn",
+    "isotropy-layer",
+    "isoscore-star",
+)
+
+
+class Schedule(StrEnum):
+    """How the learning rate goes."""
+
+    constant = "constant"
+    linear = "linear"
+    polynomial = "polynomial"
+
+
+class Precision(StrEnum):
+    """What a training step is computed in."""
+
+    float32 = "float32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
+class Evaluated(StrEnum):
+    """What scores are of."""
+
+    dev = "dev"
+    test = "test"
+
+
+@examples(
+    "isotropy train rte --model ./my-model --method none --method cosine --data data --out runs",
+    "isotropy train rte cola --model bert-base-cased --method all --seeds 2 --data data --out runs",
+)
+def train(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK",
+            help="rte, mrpc, cola, sst2, wnli, qnli, mnli, qqp, stsb, stsb-siamese, wic, boolq; "
+            "for encoder-decoders multi30k, wmt16-enro (translation) and cnndm (summarisation).",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="Model of transformers: its folder, its name in --models or on the hub; several "
+            "times for more.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder with one JSON file a run; what is there is not run again.",
+            show_default=False,
+        ),
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(METHODS)}, or all; several times for more. Options come after a "
+            "colon: cosine:weight=0.1,on=output [none].",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 3,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Choose the weight of each regulariser on a fifth of the training items first.",
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ISOTROPY_DATA",
+            help="Folder with a folder for each task; what it does not hold comes from the hub.",
+        ),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(envvar="ISOTROPY_MODELS", help="Folder in which models are looked for first."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; else 3e-5]."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Items of a step [32; generation 48].", min=2)
+    ] = None,
+    schedule: Annotated[
+        Schedule | None,
+        typer.Option(
+            help="Of the learning rate [constant; generation polynomial].", show_default=False
+        ),
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of AdamW [0].")] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest norm of a gradient [1].")] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the training items kept to stop early by; 0 trains all epochs [0]."
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Epochs without gain before training stops early [3].", min=1),
+    ] = None,
+    max_train: Annotated[
+        int | None, typer.Option(help="Train on at most this many items.", min=2)
+    ] = None,
+    max_eval: Annotated[
+        int | None, typer.Option(help="Evaluate on at most this many items.", min=2)
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Cut texts at this many tokens [128; generation 512].", min=8)
+    ] = None,
+    max_target: Annotated[
+        int | None, typer.Option(help="Cut targets at this many tokens [128].", min=2)
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Beams of generation [1].", min=1)] = None,
+    part: Annotated[
+        Evaluated | None,
+        typer.Option(help="What scores are of [dev].", show_default=False),
+    ] = None,
+    precision: Annotated[
+        Precision | None,
+        typer.Option(help="Of training steps; bf16 is autocast [float32].", show_default=False),
+    ] = None,
+    device: ModelDeviceOption = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time, in processes.", min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Fine-tune with and without calibration, over seeds, and test whether it helped.
+
+    Every run is scored and its geometry measured before and after. The table gives mean, deviation
+    and median over seeds, and for each method a Welch t-test against none, adjusted for the number
+    of methods (Holm). A command that was stopped goes on where it was. What is not set is as the
+    papers state it.
+    """
+    from isotropy.train import functional  # noqa: F401  says so where torch is missing
+    from isotropy.train.summary import summary, table
+    from isotropy.train.trial import Trial
+
+    settings: dict[str, Any] = {
+        "epochs": epochs,
+        "lr": lr,
+        "batch_size": batch_size,
+        "schedule": None if schedule is None else str(schedule),
+        "weight_decay": weight_decay,
+        "clip": clip,
+        "validation": validation,
+        "patience": patience,
+        "max_train": max_train,
+        "max_eval": max_eval,
+        "max_length": max_length,
+        "max_target": max_target,
+        "beams": beams,
+        "part": None if part is None else str(part),
+        "precision": None if precision is None else str(precision),
+    }
+    methods = [name for one in method or ["none"] for name in (METHODS if one == ALL else (one,))]
+    trial = Trial(
+        tasks,
+        model,
+        list(dict.fromkeys(methods)),
+        out,
+        n_seeds=seeds,
+        search=search,
+        data=data,
+        folder=models,
+        device=device,
+        jobs=jobs,
+        settings=settings,
+    )
+    rows = summary(trial.run(_say_run))
+    if as_json:
+        kept = [{k: v for k, v in vars(row).items() if k != "records"} for row in rows]
+        typer.echo(json_line({"rows": kept}))
+    else:
+        typer.echo(table(rows))
+
+
+def _say_run(record: dict[str, Any]) -> None:
+    """A line for each run as it ends, for whoever sits at the terminal."""
+    if sys.stderr.isatty():
+        score = f"{100 * record['score']:.2f}" if record["status"] == "finished" else "-"
+        names = " ".join(str(record[name]) for name in ("model", "task", "spec"))
+        searched = " (search)" if record["search"] else ""
+        typer.echo(
+            f"{names} seed {record['seed']}{searched}: {record['metric']} {score}, "
+            f"{record['seconds']:.0f} s, {record['status']}",
+            err=True,
+        )

@@ -1,0 +1,338 @@
+"""The figures of the report, each a function that returns a plotly figure.
+
+A space is a view, a geometry, or anything that can be measured; `before` is drawn thin behind it.
+
+    >>> import numpy as np
+    >>> from isotropy.report import charts
+    >>> X = np.random.default_rng(0).standard_normal((500, 8)) + 1
+    >>> figure = charts.cosines(X)
+    >>> figure.layout.xaxis.title.text
+    'cosine of two random rows'
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isotropy.errors import InputError, MissingExtraError
+from isotropy.linalg import Floats
+from isotropy.report.columns import Colouring, colourings, hover
+from isotropy.report.views import View, as_view
+
+try:
+    import plotly.graph_objects as go
+except ImportError:
+    raise MissingExtraError(
+        'isotropy.report needs plotly, which is not installed. Run: pip install "isotropy[report]".'
+    ) from None
+
+INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
+NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
+         "#dc2626", "#65a30d")  # fmt: skip
+N_BINS = 60
+NAMED_DIMENSIONS = 3
+LEAST_COSINE = 0.05  # mean cosine that dimensions are blamed for
+LOG10 = math.log(10)
+
+
+def spectrum(space: Any, before: Any = None) -> go.Figure:
+    """Singular values in descending order, on logarithmic axes."""
+    figure = _figure("rank", "singular value", x_log=True, y_log=True)
+    for view, line in _lines(space, before):
+        values = _positive(_measured(view, "singular_values"))
+        ranks = np.arange(1, len(values) + 1)
+        figure.add_scatter(x=ranks, y=values, name=view.name, mode="lines", line=line)
+    return figure
+
+
+def explained_variance(space: Any, before: Any = None) -> go.Figure:
+    """Share of the variance that the first components explain together; even use is dotted."""
+    figure = _figure("principal components", "share of variance", x_log=True)
+    figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
+    for view, line in _lines(space, before):
+        shares = view.geometry.drawn.explained
+        if shares is None:
+            raise _not_measured("explained_variance")
+        ranks = np.arange(1, len(shares) + 1)
+        figure.add_scatter(x=ranks, y=shares, name=view.name, mode="lines", line=line)
+    d = as_view(space).geometry.n_features
+    ranks = np.arange(1, d + 1)
+    dotted = {"color": GREY, "dash": "dot", "width": 1.5}
+    figure.add_scatter(x=ranks, y=ranks / d, name="even use", mode="lines", line=dotted)
+    return figure
+
+
+def partition(space: Any, before: Any = None) -> go.Figure:
+    """Partition function along both signs of every eigenvector of X'X; flat is isotropic."""
+    figure = _figure("eigenvector of X'X, largest first", "log10 of F(u) / n", x_log=True)
+    for view, line in _lines(space, before):
+        logs = view.geometry.drawn.log_partition
+        if logs is None:
+            raise _not_measured("partition_isotropy")
+        heights = (logs - math.log(view.geometry.n_samples)) / LOG10
+        ranks = np.arange(1, logs.shape[1] + 1)
+        for sign, values, symbol in (("+", heights[0], "circle"), ("−", heights[1], "x-thin-open")):  # noqa: RUF001
+            marker = {"color": line["color"], "size": 5, "symbol": symbol}
+            figure.add_scatter(
+                x=ranks, y=values, name=f"{view.name}, {sign}u", mode="markers", marker=marker
+            )
+    return figure
+
+
+def cosines(space: Any, before: Any = None) -> go.Figure:
+    """Cosines of random pairs of rows, and the one that a hundredth of them reach."""
+    figure = _figure("cosine of two random rows", "share of pairs")
+    figure.update_yaxes(tickformat=".0%")
+    for view, line in _lines(space, before):
+        _histogram(figure, view.cosines, view.name, line)
+    threshold = as_view(space).threshold
+    if math.isfinite(threshold):
+        figure.add_vline(x=threshold, line={"color": SECOND, "dash": "dash"})
+        figure.add_annotation(
+            x=threshold, y=1, yref="paper", yanchor="top", xanchor="left", showarrow=False,
+            text=f"1 % above {threshold:.2f}", font={"color": SECOND},
+        )  # fmt: skip
+    return figure
+
+
+def norms(space: Any, before: Any = None) -> go.Figure:
+    """Norms of the rows."""
+    figure = _figure("norm of a row", "share of rows")
+    figure.update_yaxes(tickformat=".0%")
+    for view, line in _lines(space, before):
+        _histogram(figure, view.norms, view.name, line)
+    return figure
+
+
+def dimensions(space: Any, before: Any = None) -> go.Figure:
+    """What each dimension adds to the mean cosine; the largest are named with their share."""
+    figure = _figure("dimension", "part of the mean cosine")
+    for view, line in _lines(space, before):
+        parts = _contributions(view)
+        figure.add_scatter(
+            x=np.arange(len(parts)), y=parts, name=view.name, mode="lines",
+            line=line | {"width": 1.2, "shape": "hvh"},
+        )  # fmt: skip
+    for dimension, part, share in rogue(space):
+        figure.add_annotation(
+            x=dimension, y=part, text=f"{dimension}: {share:.0%}", arrowcolor=SECOND, arrowhead=0,
+            ax=0, ay=-18, font={"color": SECOND},
+        )  # fmt: skip
+    return figure
+
+
+def rogue(space: Any) -> list[tuple[int, float, float]]:
+    """(dimension, part of the mean cosine, share of it) of the largest few, if there is one."""
+    view = as_view(space)
+    parts = _contributions(view)
+    shares = np.asarray(_measured(view, "rogue_dimensions"))
+    if not np.isfinite(parts).all() or parts.sum() < LEAST_COSINE:
+        return []
+    largest = np.argsort(-parts, kind="stable")[:NAMED_DIMENSIONS]
+    return [(int(i), float(parts[i]), float(shares[i])) for i in largest]
+
+
+def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.Figure:
+    """Sampled rows along their first principal axes, coloured by cluster, norm or a column."""
+    view = as_view(space)
+    if n_dimensions not in (2, 3):
+        raise InputError(f"charts: n_dimensions must be 2 or 3, got {n_dimensions}.")
+    known = colourings(view)
+    if color not in known:
+        raise InputError(f"charts: color must be one of {', '.join(known)}, got {color!r}.")
+    figure = points(view, n_dimensions)
+    texts = hover(view.columns, len(view.rows))
+    figure.data[0].text = [html.escape(text).replace("\n", "<br>") for text in texts]
+    figure.data[0].marker.update(marked(known[color], color))
+    return figure
+
+
+def points(view: View, n_dimensions: int) -> go.Figure:
+    """The projection without colours and texts."""
+    titles = [f"axis {i + 1}: {share:.1%} of variance" for i, share in enumerate(view.axes[2])]
+    figure = _figure(titles[0], titles[1])
+    rows = dict(zip("xyz", view.positions.astype(np.float32).T[:n_dimensions], strict=False))
+    zero = dict(zip("xyz", view.origin[:n_dimensions, None], strict=False))
+    named = {"name": "rows", "mode": "markers", "hoverinfo": "text"}
+    cross = {"name": "origin", "mode": "markers", "hoverinfo": "name"}
+    if n_dimensions == 2:
+        figure.add_scatter(**rows, **named, marker={"size": 5, "opacity": 0.75})
+        figure.add_scatter(**zero, **cross, marker={"symbol": "cross", "size": 12, "color": CROSS})
+        figure.update_yaxes(scaleanchor="x")
+        figure.update_layout(height=440)
+    else:
+        figure.add_scatter3d(**rows, **named, marker={"size": 2.5, "opacity": 0.8})
+        figure.add_scatter3d(**zero, **cross, marker={"symbol": "cross", "size": 5, "color": CROSS})
+        axes = {
+            f"{axis}axis": {"title": {"text": title}}
+            for axis, title in zip("xyz", titles, strict=True)
+        }
+        figure.update_layout(scene=axes | {"aspectmode": "data"}, height=520)
+    figure.update_layout(showlegend=False, hovermode="closest")
+    return figure
+
+
+def marked(colouring: Colouring, title: str) -> dict[str, Any]:
+    """The marker of points that are coloured so, with its scale."""
+    bar: dict[str, Any] = {"title": {"text": html.escape(title)}, "thickness": 14}
+    if not colouring.names:
+        return {
+            "color": colouring.values,
+            "colorscale": "Viridis",
+            "showscale": True,
+            "colorbar": bar,
+        }
+    n = len(colouring.names)
+    steps = [(edge / n, NAMED[i % len(NAMED)]) for i in range(n) for edge in (i, i + 1)]
+    bar |= {"tickvals": list(range(n)), "ticktext": [html.escape(name) for name in colouring.names]}
+    return {
+        "color": colouring.values, "colorscale": steps, "cmin": -0.5, "cmax": n - 0.5,
+        "showscale": True, "colorbar": bar,
+    }  # fmt: skip
+
+
+def coloured(colouring: Colouring, title: str) -> go.Figure:
+    """A trace without points that has the colours of some."""
+    return go.Figure(go.Scatter(marker=marked(colouring, title)))
+
+
+def local(space: Any) -> go.Figure:
+    """Isotropy of all sampled rows against that within clusters, each made zero-mean."""
+    figure = _figure("value", "")
+    view = as_view(space)
+    names = [name.replace("_", " ") for name in view.local]
+    kinds = (("all rows", GREY, "circle"), ("within clusters", INK, "diamond"))
+    for (title, color, symbol), values in zip(
+        kinds, zip(*view.local.values(), strict=True), strict=True
+    ):
+        marker = {"color": color, "size": 11, "symbol": symbol}
+        figure.add_scatter(x=values, y=names, name=title, mode="markers", marker=marker)
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
+
+LAYER_METRICS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "-log10 I": lambda g: _minus_log10(_defined(g.get("log_partition_isotropy"))),
+    "mean cosine": lambda g: _defined(g.get("mean_cosine")),
+    "IsoScore": lambda g: _defined(g.get("isoscore")),
+}
+
+
+def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
+    """A metric layer by layer, as `isotropy layers --json` has it."""
+    if metric not in LAYER_METRICS:
+        raise InputError(
+            f"charts: metric must be one of {', '.join(LAYER_METRICS)}, got {metric!r}."
+        )
+    figure = _figure("layer", metric)
+    figure.update_xaxes(dtick=1)
+    for model, color in zip(found["models"], NAMED, strict=False):
+        first = model["first_token"] or "first token"
+        for kind, title, dash in (("tokens", "all tokens", "solid"), ("cls", first, "dash")):
+            heights = [LAYER_METRICS[metric](layer[kind]) for layer in model["layers"]]
+            figure.add_scatter(
+                x=[layer["layer"] for layer in model["layers"]], y=heights,
+                name=html.escape(f"{model['model'].rstrip('/').rsplit('/', 1)[-1]}, {title}"),
+                mode="lines+markers", line={"color": color, "dash": dash},
+            )  # fmt: skip
+    return figure
+
+
+def evidence(gains: Sequence[Any]) -> go.Figure:
+    """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
+    figure = _figure("gain over no repair, points", "")
+    for (task, rows), color in zip(_by_task(gains).items(), NAMED, strict=False):
+        middle = np.array([row.difference for row in rows])
+        low, high = (np.array([row.interval[i] for row in rows]) for i in (0, 1))
+        figure.add_scatter(
+            x=middle, y=[html.escape(row.repair) for row in rows], name=html.escape(task),
+            mode="markers", marker={"color": color, "size": 9},
+            error_x={"type": "data", "array": high - middle, "arrayminus": middle - low},
+        )  # fmt: skip
+    figure.add_vline(x=0, line={"color": GREY, "dash": "dot"})
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
+
+def _by_task(gains: Sequence[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for gain in gains:
+        found.setdefault(gain.task, []).append(gain)
+    return found
+
+
+def _figure(x: str, y: str, x_log: bool = False, y_log: bool = False) -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        template="plotly_white",
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#1f2937"},
+        margin={"l": 12, "r": 12, "t": 24, "b": 12},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        height=340,
+        showlegend=True,
+    )
+    kinds = ("log" if x_log else None, "log" if y_log else None)
+    figure.update_xaxes(title={"text": x}, type=kinds[0], automargin=True)
+    figure.update_yaxes(title={"text": y}, type=kinds[1], automargin=True)
+    return figure
+
+
+def _lines(space: Any, before: Any) -> list[tuple[View, dict[str, Any]]]:
+    """The views to draw with their lines, the one of interest last."""
+    drawn = [(as_view(space), {"color": INK, "width": 2})]
+    if before is not None:
+        drawn.insert(0, (as_view(before), {"color": GREY, "width": 1.5}))
+    return drawn
+
+
+def _histogram(figure: go.Figure, values: Floats, name: str, line: dict[str, Any]) -> None:
+    if not len(values):
+        return
+    shares, edges = np.histogram(values, bins=N_BINS)
+    heights = np.concatenate([[0], shares / len(values), [0]])
+    middles = (edges[1:] + edges[:-1]) / 2
+    step = edges[1] - edges[0]
+    figure.add_scatter(
+        x=np.concatenate([[middles[0] - step], middles, [middles[-1] + step]]), y=heights,
+        name=name, mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
+        fillcolor=_faint(line["color"]),
+    )  # fmt: skip
+
+
+def _faint(color: str) -> str:
+    parts = ", ".join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))
+    return f"rgba({parts}, 0.12)"
+
+
+def _contributions(view: View) -> Floats:
+    shares = np.asarray(_measured(view, "rogue_dimensions"), dtype=np.float64)
+    found: Floats = shares * float(_measured(view, "mean_cosine"))
+    return found
+
+
+def _measured(view: View, name: str) -> Any:
+    if name not in view.geometry.values:
+        raise _not_measured(name)
+    return view.geometry.values[name]
+
+
+def _not_measured(name: str) -> InputError:
+    return InputError(f"charts: the geometry must have {name}, which was not measured.")
+
+
+def _positive(values: Any) -> Floats:
+    found = np.asarray(values, dtype=np.float64)
+    return np.where(found > 0, found, np.nan)
+
+
+def _minus_log10(log: float | None) -> float | None:
+    return None if log is None else -log / LOG10
+
+
+def _defined(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,116 @@
+"""Evidence as the report shows it, from results or from the JSON that the commands print."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isotropy.errors import InputError
+from isotropy.evidence import Advice, Comparison
+
+NORMAL = 1.96  # standard errors on either side of a 95 % interval
+WRONG = "must be what `isotropy compare --json` or `isotropy advise --json` printed"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a repair gains over none on a task; scores and differences are times 100."""
+
+    task: str
+    metric: str
+    repair: str
+    score: float
+    difference: float
+    interval: tuple[float, float]
+    p: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Gains of one comparison or advice, with what it says in words."""
+
+    words: str
+    gains: tuple[Gain, ...]
+    baselines: dict[str, float]
+    p_kind: str
+
+
+def opened(found: Any) -> Evidence:
+    """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
+    if isinstance(found, (Comparison, Advice)):
+        found = found.to_dict()
+    if isinstance(found, (str, os.PathLike)):
+        found = _read(Path(found))
+    if not isinstance(found, Mapping):
+        raise InputError(f"report: evidence {WRONG}, got {type(found).__name__}.")
+    try:
+        return _compared(found) if "results" in found else _advised(found)
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"report: evidence {WRONG}, got something else ({error!r}).") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"report: {str(path)!r} must be readable ({error.strerror}).") from None
+    except ValueError:
+        raise InputError(f"report: {str(path)!r} {WRONG}, got no JSON.") from None
+
+
+def _compared(found: Mapping[str, Any]) -> Evidence:
+    results = found["results"]
+    first = results[0]
+    words = [f"Repairs were fitted on {first['fitted_on']}.", *found["notes"]]
+    return Evidence(
+        " ".join(words),
+        tuple(_gain(result, result["p_holm"]) for result in results if result["method"] != "none"),
+        {r["task"]: float(r["score"]) for r in results if r["method"] == "none"},
+        "p, Holm",
+    )
+
+
+def _advised(found: Mapping[str, Any]) -> Evidence:
+    reason, task, baseline = str(found["reason"]), str(found.get("task", "")), found["baseline"]
+    if baseline is None:  # a diagnosis without labels
+        return Evidence(reason, (), {}, "p")
+    gains = []
+    if found["choice"] != "none":
+        gains.append(dict(found) | _named(found) | {"difference": found["score"] - baseline})
+    for row in found["candidates"]:
+        if row["method"] != "none" and row["difference"] is not None:
+            middle, reach = row["difference"], NORMAL * (row["standard_error"] or 0.0)
+            ends = (middle - reach, middle + reach)
+            inside = {"task": f"{task}, while choosing", "metric": found["metric"], "p": None}
+            gains.append(dict(row) | _named(row) | inside | {"interval": ends})
+    parts = tuple(_gain(gain, gain["p"]) for gain in gains)
+    return Evidence(reason, parts, {task: float(baseline)}, "one-sided p")
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, str]:
+    name = row.get("choice", row.get("method"))
+    params = ", ".join(f"{key}={value}" for key, value in row["params"].items())
+    level = " on tokens" if row.get("level") == "token" else ""
+    return {"repair": (f"{name}({params})" if params else f"{name}") + level}
+
+
+def _gain(row: Mapping[str, Any], p: float) -> Gain:
+    low, high = (math.nan if end is None else float(end) for end in row["interval"])
+    return Gain(
+        str(row["task"]), str(row["metric"]), str(row["repair"]), _number(row["score"]),
+        _number(row["difference"]), (low, high), _number(p),
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def all_gains(parts: Iterable[Evidence]) -> list[Gain]:
+    """The gains of all parts, one after the other."""
+    return [gain for part in parts for gain in part.gains]

@@ -1,0 +1,227 @@
+"""One HTML page that shows a space: everything inside it, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from isotropy._version import __version__
+from isotropy.errors import InputError, MissingExtraError, reason
+from isotropy.measure import Geometry, measure
+from isotropy.repairs import Repair, load
+from isotropy.report import charts, gains
+from isotropy.report.columns import carried, colourings, hover
+from isotropy.report.sections import Section, evidence_section, layer_sections, space_sections
+from isotropy.report.views import View, repaired
+from isotropy.sources import as_source
+
+NUMBERS = {  # metric: (title, how it is written, what it means)
+    "mean_cosine": ("mean cosine", ".3f", "of two random rows; near 0 is good"),
+    "mean_norm_ratio": ("drift", ".3f", "length of the common part, in rows; near 0 is good"),
+    "isoscore": ("IsoScore", ".3f", "share of dimensions in even use; 1 is all"),
+    "partition_isotropy": ("I(W)", ".3g", "least over largest partition function; 1 is isotropic"),
+}
+
+
+def write(
+    X: Any,
+    path: Any,
+    *,
+    repairs: Sequence[Any] = (),
+    evidence: Sequence[Any] = (),
+    layers: Any = None,
+    title: str = "",
+    seed: int = 0,
+) -> None:
+    """Write the page of a space to one HTML file, whole or not at all.
+
+    Parameters
+    ----------
+    X : Geometry, array, tensor, path or source
+    path : path
+        The HTML file.
+    repairs : sequence of Repair or path, optional
+        Fitted or saved repairs; the space after each is a press of a button. Not with a Geometry,
+        which has no rows to repair.
+    evidence : sequence of Comparison, Advice or path, optional
+        What `compare` and `advise` returned, or a file of what they printed with --json.
+    layers : path or mapping, optional
+        What `isotropy layers --json` printed.
+    title : str
+        Heading of the page; by default the name of the file.
+    seed : int
+        Of samples, pairs and clusters.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from isotropy import Center
+    >>> X = np.random.default_rng(0).standard_normal((500, 8)) + 1
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(X, f"{folder}/report.html", repairs=[Center().fit(X)])
+    ...     print(open(f"{folder}/report.html").read(15))
+    <!doctype html>
+    """
+    target = Path(path)
+    if target.suffix not in (".html", ".htm") or not target.parent.is_dir() or target.is_dir():
+        raise InputError(
+            f"report: the page must be an .html file in a folder that is there, got {str(path)!r}."
+        )
+    if not title:
+        title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
+    text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
+    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(part, 0o644)
+        os.replace(part, target)
+    except OSError as error:
+        raise InputError(
+            f"report: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
+        ) from None
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def page(
+    X: Any,
+    *,
+    repairs: Sequence[Any] = (),
+    evidence: Sequence[Any] = (),
+    layers: Any = None,
+    title: str = "Embedding space",
+    seed: int = 0,
+) -> str:
+    """The HTML of the page; parameters as of `write`."""
+    named = [_fitted(repair) for repair in repairs]
+    known = [gains.opened(found) for found in evidence]
+    by_layer = None if layers is None else _layers(layers)
+    views = _views(X, named, seed)
+    sections = space_sections(views)
+    if by_layer is not None:
+        sections += layer_sections(by_layer)
+    if known:
+        sections.append(evidence_section(known))
+    template = _environment().get_template("page.html")
+    first = views[0]
+    return str(
+        template.render(
+            title=title,
+            version=__version__,
+            geometry=first.geometry,
+            sampled=first.sampled,
+            seed=seed,
+            numbers=NUMBERS,
+            written=_numbers(first.geometry),
+            views=views,
+            sections=sections,
+            evidence=known,
+            colourings=list(colourings(first)),
+            data=_data(views, sections),
+            style=_static("page.css"),
+            script=_static("page.js"),
+            plotly=_static("plotly-gl3d.min.js"),
+        )
+    )
+
+
+def _views(X: Any, repairs: Sequence[tuple[str, Repair]], seed: int) -> list[View]:
+    if isinstance(X, Geometry):
+        if repairs:
+            raise InputError(
+                "report: repairs need the rows, and a Geometry has none. Give the vectors instead."
+            )
+        return [View(X, seed=seed)]
+    source = as_source(X, caller="report")
+    first = View(measure(source, random_state=seed), seed=seed)
+    first.columns.update(carried(source, first))
+    return [first, *(repaired(source, repair, name, first) for name, repair in repairs)]
+
+
+def _fitted(repair: Any) -> tuple[str, Repair]:
+    """A repair and what it is called on the page."""
+    if isinstance(repair, (str, os.PathLike)):
+        repair = load(repair)
+    if not isinstance(repair, Repair):
+        raise InputError(
+            f"report: repairs must be fitted repairs or their files, got {type(repair).__name__}."
+        )
+    return f"after {repair.name}", repair
+
+
+def _layers(layers: Any) -> Mapping[str, Any]:
+    if isinstance(layers, (str, os.PathLike)):
+        try:
+            layers = json.loads(Path(layers).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            layers = None
+    if not isinstance(layers, Mapping) or "models" not in layers:
+        raise InputError("report: layers must be what `isotropy layers --json` printed.")
+    return layers
+
+
+def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
+    """Everything the script draws, as JSON that cannot end the script it stands in."""
+    first = views[0]
+    found = {
+        "views": [view.name for view in views],
+        "numbers": [_numbers(view.geometry) for view in views],
+        "verdicts": [view.geometry.verdict for view in views],
+        "charts": {
+            section.name: {
+                "figures": [_plain(figure) for figure in section.figures],
+                "sentences": section.sentences,
+            }
+            for section in sections
+        },
+        "markers": {
+            name: _plain(charts.coloured(colouring, name))["data"][0]["marker"]
+            for name, colouring in colourings(first).items()
+        },
+        "texts": hover(first.columns, len(first.rows)),
+    }
+    text = json.dumps(found, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _plain(figure: Any) -> Any:
+    return json.loads(figure.to_json())
+
+
+def _numbers(geometry: Geometry) -> dict[str, str]:
+    """The four numbers as they are written; a rounded zero has no sign."""
+    return {
+        name: format(geometry.values[name], form).replace("-0.000", "0.000")
+        if name in geometry.values
+        else "not measured"
+        for name, (_, form, _) in NUMBERS.items()
+    }
+
+
+def _static(name: str) -> str:
+    return (resources.files("isotropy.report") / "static" / name).read_text(encoding="utf-8")
+
+
+def _environment() -> Any:
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingExtraError(
+            "isotropy.report needs jinja2, which is not installed. "
+            'Run: pip install "isotropy[report]".'
+        ) from None
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(_static),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,222 @@
+"""What is trained in the trial: a pretrained body, what calibrates its vectors, and a head."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from isotropy.errors import InputError
+from isotropy.sources.loading import extra, first_line, loading, place
+from isotropy.train.items import IGNORED, Batch
+from isotropy.train.regularizers import Tensors
+from isotropy.train.task_data import CALLER, GENERATION, MOST, REGRESSION, SIAMESE, TaskData
+
+Tensor = Any
+HEAD_DEVIATION = 0.02  # of a new head's weights, as transformers starts it
+DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "dropout")
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One forward pass.
+
+    Attributes
+    ----------
+    loss : tensor
+        Of the task.
+    scores : tensor
+        Of each class, one number an item, or None where text is generated.
+    features : tensor of shape (n, d)
+        What the head would get without calibration.
+    calibrated : tensor of shape (n, d)
+        What it gets.
+    tensors : Tensors
+    """
+
+    loss: Tensor
+    scores: Tensor
+    features: Tensor
+    calibrated: Tensor
+    tensors: Tensors
+
+
+class Network(nn.Module):
+    """A body with a head; between them stands `calibration`, the identity unless it is set."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+        self.calibration: Any = nn.Identity()
+        self.with_hidden = False
+
+    @property
+    def output(self) -> Tensor:
+        """Weights of the layer that predicts; None where there is none."""
+        return None
+
+    @property
+    def input(self) -> Tensor:
+        """The matrix that tokens are looked up in."""
+        return self.body.get_input_embeddings().weight
+
+    @property
+    def n_features(self) -> int:
+        """Width of what the head gets."""
+        return int(self.body.config.hidden_size)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the body takes token types."""
+        return "token_type_ids" in inspect.signature(self.body.forward).parameters
+
+    def states(self, batch: Batch) -> Any:
+        return self.body(**batch.inputs, output_hidden_states=self.with_hidden)
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss of the task, scores) of what the head gets."""
+        raise NotImplementedError
+
+    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
+        """One row a text of the last hidden states."""
+        return last[:, 0]
+
+    def forward(self, batch: Batch) -> Passed:
+        found = self.states(batch)
+        features = self.pooled(found.last_hidden_state, batch)
+        calibrated = self.calibration(features)
+        loss, scores = self.judged(calibrated, batch.labels)
+        tensors = Tensors(
+            self.output,
+            self.input,
+            features,
+            found.hidden_states if self.with_hidden else (),
+            batch.inputs["attention_mask"],
+        )
+        return Passed(loss, scores, features, calibrated, tensors)
+
+
+class Classifier(Network):
+    """One linear layer on the last layer's [CLS]: classes, or a score where there is one output."""
+
+    def __init__(self, body: Any, n_outputs: int) -> None:
+        super().__init__(body)
+        found = (getattr(body.config, name, None) for name in DROPOUTS)
+        self.dropout = nn.Dropout(next((p for p in found if p is not None), 0.1))
+        self.head = nn.Linear(body.config.hidden_size, n_outputs)
+        nn.init.normal_(self.head.weight, std=HEAD_DEVIATION)
+        nn.init.zeros_(self.head.bias)
+
+    @property
+    def output(self) -> Tensor:
+        return self.head.weight
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.head(self.dropout(calibrated)).float()
+        if scores.shape[1] == 1:
+            scores = scores[:, 0]
+            return F.mse_loss(scores, labels), scores
+        return F.cross_entropy(scores, labels), scores
+
+
+class Siamese(Network):
+    """Cosine of the mean-pooled last layers of two texts, trained to be their score over 5."""
+
+    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
+        mask = batch.inputs["attention_mask"][..., None].to(last.dtype)
+        return (last * mask).sum(1) / mask.sum(1)
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = calibrated.float().chunk(2)
+        scores = F.cosine_similarity(one, two)
+        return F.mse_loss(scores, labels / MOST), scores
+
+
+class Generator(Network):
+    """An encoder-decoder; the vectors are what its output layer gets, at every predicted token."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(body)
+        self._seen: tuple[Tensor, Tensor] = (None, None)
+        body.get_output_embeddings().register_forward_pre_hook(self._calibrate)
+
+    def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
+        states = given[0]
+        rows = states.flatten(0, -2)
+        calibrated = self.calibration(rows)
+        self._seen = rows, calibrated
+        return calibrated.to(states.dtype).reshape(states.shape)
+
+    @property
+    def output(self) -> Tensor:
+        return self.body.get_output_embeddings().weight
+
+    def forward(self, batch: Batch) -> Passed:
+        found = self.body(
+            **batch.inputs, labels=batch.labels, output_hidden_states=self.with_hidden
+        )
+        mask = batch.labels != IGNORED
+        rows, calibrated = (seen[mask.flatten()] for seen in self._seen)
+        hidden = found.decoder_hidden_states if self.with_hidden else ()
+        tensors = Tensors(self.output, self.input, None, hidden, mask)
+        return Passed(found.loss, None, rows, calibrated, tensors)
+
+
+def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any, str]:
+    """(network for the task with the weights of a model, its tokenizer, prefix of sources)."""
+    _, transformers = extra(CALLER)
+    generates = data.spec.kind == GENERATION
+    kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
+    with loading(model, CALLER):
+        where, options = place(model, CALLER)
+        config = transformers.AutoConfig.from_pretrained(where, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+        expect_kind(model, config, tokenizer, data)
+        body = kind.from_pretrained(where, dtype=torch.float32, **options)
+    prefix = data.spec.prefix if config.model_type in ("t5", "mt5") else ""
+    network: Network
+    if generates:
+        network = Generator(body)
+    elif data.spec.kind == SIAMESE:
+        network = Siamese(body)
+    else:
+        network = Classifier(body, 1 if data.spec.kind == REGRESSION else len(data.classes))
+    try:
+        return network.to(device), tokenizer, prefix
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"{CALLER}: device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
+        ) from None
+
+
+def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None:
+    """Raise unless the model is of the kind that the task needs."""
+    name = Path(model).name
+    if data.spec.kind == GENERATION:
+        if not config.is_encoder_decoder:
+            raise InputError(
+                f"{CALLER}: {data.name!r} needs an encoder-decoder, such as google/flan-t5-small, "
+                f"got {name!r}, a model of kind {config.model_type!r}."
+            )
+    elif config.is_encoder_decoder or tokenizer.cls_token_id is None:
+        raise InputError(
+            f"{CALLER}: {data.name!r} needs an encoder with a [CLS] token, such as "
+            f"distilbert-base-cased, got {name!r}, a model of kind {config.model_type!r}."
+        )
+
+
+@contextmanager
+def evaluating(network: Network) -> Any:
+    """Without dropout and gradients."""
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train()

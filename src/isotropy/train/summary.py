@@ -1,0 +1,205 @@
+"""Runs over seeds: mean, deviation, median, and the test of each method against none."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from isotropy.evidence.significance import holm
+
+NONE = "none"
+Record = dict[str, Any]
+Test = tuple[float, float, float, float]
+HEAD: tuple[str, ...] = ("model", "task", "method", "metric", "mean", "sd", "median", "change")
+HEAD += ("p", "Holm", "s/epoch", "remarks")
+UNTESTED = (math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method on a task with a model, over seeds; scores are fractions.
+
+    Attributes
+    ----------
+    scores : tuple of float
+        Of each seed, NaN where it is not defined or the run diverged.
+    n_diverged : int
+    n_one_class : int
+        Runs that called every item the same.
+    mean, sd, median : float
+        Of the scores that are defined.
+    difference : float
+        From the mean of none; NaN for none itself.
+    low, high : float
+        Ends of its 95 % interval, by Welch.
+    p, p_holm : float
+        Of the two-sided Welch t-test against none, as it is and adjusted for the methods that were
+        tested on this task with this model. NaN where there is no variance or only one run.
+    """
+
+    model: str
+    task: str
+    method: str
+    metric: str
+    scores: tuple[float, ...]
+    n_diverged: int
+    n_one_class: int
+    mean: float
+    sd: float
+    median: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    seconds_per_epoch: float
+    peak_memory_mb: float
+    records: tuple[Record, ...]
+
+
+def summary(records: Iterable[Record]) -> list[Row]:
+    """A row for each model, task and method, in the order of the records; searches are left out.
+
+    Examples
+    --------
+    >>> base = {"model": "m", "task": "rte", "metric": "accuracy", "status": "finished"}
+    >>> base |= {"metrics": {}, "seconds_per_epoch": 1.0, "peak_memory_mb": 9.0}
+    >>> runs = [base | {"method": "none", "score": s} for s in (0.5, 0.6)]
+    >>> runs += [base | {"method": "cosine", "score": s} for s in (0.7, 0.8)]
+    >>> none, cosine = summary(runs)
+    >>> round(cosine.difference, 2), round(cosine.p, 3)
+    (0.2, 0.106)
+    """
+    cells: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for record in records:
+        if not record.get("search"):
+            methods = cells.setdefault((record["model"], record["task"]), {})
+            methods.setdefault(record["method"], []).append(record)
+    return [row for methods in cells.values() for row in _rows(methods)]
+
+
+def _rows(methods: dict[str, list[Record]]) -> list[Row]:
+    """The rows of one task with one model."""
+    baseline = _defined(methods.get(NONE, []))
+    tests = {
+        name: welch(_defined(records), baseline)
+        for name, records in methods.items()
+        if name != NONE
+    }
+    tested = [name for name, test in tests.items() if not math.isnan(test[3])]
+    adjusted = dict(zip(tested, holm([tests[name][3] for name in tested]), strict=True))
+    return [
+        _row(records, tests.get(name, UNTESTED), adjusted.get(name, math.nan))
+        for name, records in methods.items()
+    ]
+
+
+def _row(records: list[Record], test: Test, p_holm: float) -> Row:
+    first, defined = records[0], _defined(records)
+    called = [(record.get("metrics") or {}).get("n_called") for record in records]
+    difference, low, high, p = test
+    return Row(
+        model=first["model"],
+        task=first["task"],
+        method=first["method"],
+        metric=first["metric"],
+        scores=tuple(record["score"] for record in records),
+        n_diverged=sum(record["status"] == "diverged" for record in records),
+        n_one_class=called.count(1),
+        mean=float(np.mean(defined)) if defined else math.nan,
+        sd=float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan,
+        median=float(np.median(defined)) if defined else math.nan,
+        difference=difference,
+        low=low,
+        high=high,
+        p=p,
+        p_holm=float(p_holm),
+        seconds_per_epoch=_mean(record["seconds_per_epoch"] for record in records),
+        peak_memory_mb=max(record["peak_memory_mb"] for record in records),
+        records=tuple(records),
+    )
+
+
+def welch(scores: Sequence[float], baseline: Sequence[float]) -> Test:
+    """(difference of means, low and high end of its 95 % interval, p) of Welch's t-test.
+
+    The last three are NaN where either has fewer than two scores, or neither has variance.
+
+    Examples
+    --------
+    >>> welch([0.6, 0.6], [0.5, 0.5])[1:]
+    (nan, nan, nan)
+    """
+    if not scores or not baseline:
+        return UNTESTED
+    difference = float(np.mean(scores) - np.mean(baseline))
+    few = min(len(scores), len(baseline)) < 2
+    if few or (np.ptp(scores) == 0 and np.ptp(baseline) == 0):
+        return difference, math.nan, math.nan, math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scores that are nearly identical
+        test = scipy.stats.ttest_ind(scores, baseline, equal_var=False)
+        interval = test.confidence_interval(0.95)
+    return difference, float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def geometry(records: Sequence[Record], when: str, tensor: str, name: str) -> list[float]:
+    """A metric of the geometry in each run: when is "before" or "after"."""
+    found = [((r.get("geometry") or {}).get(when) or {}).get(tensor) for r in records]
+    values = [None if one is None else one[name] for one in found]
+    return [math.nan if value is None else value for value in values]
+
+
+def _defined(records: Sequence[Record]) -> list[float]:
+    return [record["score"] for record in records if not math.isnan(record["score"])]
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as aligned text, scores times 100."""
+    lines = [HEAD, *(_cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    change = "" if math.isnan(row.difference) else f"{100 * row.difference:+.2f}"
+    test = ("", "") if row.method == NONE else (f"{row.p:.3f}", f"{row.p_holm:.3f}")
+    return (
+        row.model,
+        row.task,
+        row.method,
+        row.metric,
+        f"{100 * row.mean:.2f}",
+        f"{100 * row.sd:.2f}",
+        f"{100 * row.median:.2f}",
+        change,
+        *test,
+        f"{row.seconds_per_epoch:.1f}",
+        remarks(row),
+    )
+
+
+def remarks(row: Row) -> str:
+    """What the scores alone do not say."""
+    n = len(row.scores)
+    undefined = sum(math.isnan(score) for score in row.scores) - row.n_diverged
+    notes = [
+        (row.n_diverged, "diverged"),
+        (row.n_one_class, "called all items the same"),
+        (undefined, "without a defined score"),
+    ]
+    return "; ".join(f"{count} of {n} {words}" for count, words in notes if count)

@@ -1,0 +1,99 @@
+"""The page as a file: whole, small, escaped, and clear about bad input."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import isotropy
+from isotropy import evidence, report, tasks
+from isotropy.errors import InputError
+from isotropy.report.gains import opened
+
+from .conftest import ATTACK
+
+MEGABYTES = 1_000_000
+
+
+def data_of(text):
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(found)
+
+
+def test_a_geometry_writes_its_page(rows, tmp_path):
+    isotropy.measure(rows).report(tmp_path / "page.html", title="mine")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<h1>mine</h1>" in text
+    assert list(tmp_path.iterdir()) == [tmp_path / "page.html"]
+
+
+def test_the_same_input_gives_the_same_page(table, repairs):
+    assert report.page(table, repairs=repairs) == report.page(table, repairs=repairs)
+
+
+def test_text_cannot_leave_its_place(table, repairs):
+    text = report.page(table, repairs=repairs, title=ATTACK)
+    assert "<img" not in text.split("<script>")[0]
+    assert text.count("</script>") == 3
+    found = data_of(text)
+    assert any(ATTACK in line for line in found["texts"])
+
+
+def test_nothing_is_fetched(table):
+    text = report.page(table)
+    shown = text.split("<script>")[0]
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', shown)
+    assert "connect-src" not in text
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("n", [2_000, 60_000])
+def test_the_size_does_not_grow_with_the_rows(n, tmp_path):
+    X = np.random.default_rng(0).standard_normal((n, 32)).astype(np.float32) + 1
+    report.write(X, tmp_path / "page.html")
+    size = (tmp_path / "page.html").stat().st_size
+    assert size < 2.3 * MEGABYTES
+    words = "all 2,000 rows" if n == 2_000 else "a seeded sample of 2,000 of 60,000 rows"
+    assert words in (tmp_path / "page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["page.txt", "no/such/page.html", ""])
+def test_a_bad_path_is_refused_before_anything_is_read(name, tmp_path):
+    with pytest.raises(InputError, match=r"report: the page must be an \.html file"):
+        report.write(np.full((2, 2), np.nan), tmp_path / name)
+
+
+def test_a_failed_page_leaves_the_old_one(rows, tmp_path):
+    (tmp_path / "page.html").write_text("old")
+    with pytest.raises(InputError):
+        report.write(rows, tmp_path / "page.html", evidence=[tmp_path / "missing.json"])
+    assert (tmp_path / "page.html").read_text() == "old"
+
+
+def test_a_geometry_takes_no_repairs(rows, repairs):
+    with pytest.raises(InputError, match="repairs need the rows"):
+        report.page(isotropy.measure(rows), repairs=repairs)
+
+
+@pytest.mark.parametrize("found", [[], {"results": []}, {"results": [{}]}, {"choice": 1}, 3])
+def test_evidence_of_another_kind_is_refused(found):
+    with pytest.raises(InputError, match="report: evidence must be what"):
+        opened(found)
+
+
+def test_advice_becomes_gains(rows):
+    random = np.random.default_rng(0)
+    signal = random.standard_normal((300, 8))
+    X = np.concatenate([signal, 3 * random.standard_normal((300, 8)) + 5], axis=1)
+    pairs = random.integers(0, 300, (150, 2))
+    scores = [float(signal[i] @ signal[j]) for i, j in pairs]
+    task = tasks.STS([(str(i), str(j)) for i, j in pairs], scores, name="planted")
+    order = [int(text) for text in task.texts]
+    advice = evidence.advise(X[order], task, budget=3)
+    found = opened(advice)
+    assert found.words == advice.reason
+    assert found.baselines == {"planted": pytest.approx(100 * advice.baseline, abs=1e-3)}
+    inside = [gain for gain in found.gains if "while choosing" in gain.task]
+    assert [gain.difference for gain in inside] == [c["difference"] for c in advice.candidates[1:]]
+    assert opened(json.loads(json.dumps(advice.to_dict()))) == found
