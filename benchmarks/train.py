@@ -4,8 +4,9 @@
 
 A step is the value and its gradient. Sizes: the output embeddings of a BERT (30,522 x 768) and
 batches of 32 x 768 and 4,096 x 768, all float32. Naive forms: the n x n cosines, the singular
-values by a full SVD, and for IsoScore the published package. Each time is the best of a few,
-naive and ours taking turns, so that what else the machine does meets both.
+values by a full SVD in single and in double precision (in which ours are computed), and for
+IsoScore the published package. Each time is the best of a few, naive and ours taking turns, so
+that what else the machine does meets both.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def losses(d: int) -> dict[str, tuple[Loss, Loss | None]]:
         "spectrum_penalty": (
             lambda X: functional.spectrum_penalty(X, c1=1.0, gamma=-0.5),
             full_svd,
+        ),
+        "spectrum_penalty, naive in float64": (
+            lambda X: functional.spectrum_penalty(X, c1=1.0, gamma=-0.5),
+            lambda X: full_svd(X.double()),
         ),
         "isoscore": (
             functional.isoscore,
@@ -137,8 +142,9 @@ def main() -> None:
 
 
 READING = """A step is the value and its gradient. Naive forms: the n x n cosines, the singular
-values by a full SVD, and for IsoScore the published package (2.0.1). The difference is the larger
-of those of value and gradient, both relative."""
+values by a full SVD (in float32, and in float64, in which ours are computed), and for IsoScore the
+published package (2.0.1). The difference is the larger of those of value and gradient, both
+relative."""
 
 
 if __name__ == "__main__":

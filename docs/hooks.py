@@ -14,6 +14,15 @@ TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 UP = re.compile(r"(\]\()(?:\.\./)+((?:results/)?[\w.-]+\.md)")
 
 
+def on_config(config):
+    """Enter every table of results/ in the navigation, under its own heading."""
+    (section,) = (entry["Results"] for entry in config.nav if "Results" in entry)
+    for page in sorted((ROOT / "results").glob("*.md")):
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        section.append({title: f"results/{page.name}"})
+    return config
+
+
 def on_files(files, config):
     """Add results/*.md and two files of the root under their own names, and the commands."""
     pages = [ROOT / name for name in TOP] + sorted((ROOT / "results").glob("*.md"))

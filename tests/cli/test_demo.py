@@ -107,16 +107,21 @@ def test_the_list_is_graded_and_long_enough():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "shape", "verdict"),
+    ("line", "verdicts"),
     [
-        ("smollm2", (49152, 576), "Repair it: whiten"),
-        ("wordllama", (32000, 256), "Leave it alone."),
+        ("demo", ("Repair it: whiten(power=1.0).", "Leave it alone.")),
+        ("demo --space wordllama --out shown", ("Leave it alone.",)),
     ],
 )
-def test_real_vectors_get_their_verdict(name, shape, verdict, tmp_path):
+def test_real_vectors_get_their_verdict(line, verdicts, tmp_path, monkeypatch):
+    assert f"isotropy {line}\n" in CliRunner().invoke(cli.app, ["demo", "--help"]).output
     try:
-        assert demo_vectors.SETS[name]().vectors.shape == shape
+        shapes = [load_set().vectors.shape for load_set in demo_vectors.SETS.values()]
     except MissingExtraError as error:
         pytest.skip(str(error))
-    result = CliRunner().invoke(cli.app, ["demo", "--space", name, "--out", str(tmp_path)])
-    assert verdict in result.output
+    assert shapes == [(49152, 576), (32000, 256)]
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.app, line.split())
+    assert result.exit_code == 0, result.output
+    for verdict in verdicts:
+        assert verdict in result.output

@@ -232,3 +232,6 @@ if __name__ == "__main__":
         run(Path(sys.argv[1]), "--show" in sys.argv)
     except Differs as error:
         sys.exit(str(error))
+    finally:
+        if beside.cache_info().currsize:
+            beside().shutdown()

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from isotropy.cli import demo
+from isotropy.errors import MissingExtraError
+
 from .blocks import RUN, SHOWN, alike, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,9 +23,6 @@ NOT_RUN = {  # reasons that a block may give
     "needs a cluster",
     "needs a CUDA device",
     "takes hours",
-}
-SAID = {  # what a page says in passing that it has done
-    "README.md": 'np.save("vectors.npy", smollm2().vectors)',
 }
 N_ITEMS = 41  # of a part of STS-B that is cut, with its header
 MODELS = {  # names in the pages: folders of ISOTROPY_MODELS
@@ -43,6 +43,16 @@ def code(page):
     return "\n".join(b.text for b in blocks(page) if b.language in RUN and not b.not_run)
 
 
+def left_by_the_demo(folder):
+    """The files of word vectors and pairs that `isotropy demo` leaves behind."""
+    try:
+        words = demo.SETS["smollm2"]()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    demo.prepared(folder)
+    demo.write_rows(folder / "smollm2.parquet", words)
+
+
 @pytest.fixture
 def folder(page, tmp_path, models):
     """A folder with what the pages take for granted: the checkout's data, models and STS-B.
@@ -61,6 +71,8 @@ def folder(page, tmp_path, models):
         place.symlink_to(models / model)
     texts = [f"Line {number} is about {word}." for number, word in enumerate("abcdefghijkl" * 3)]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    if "isotropy-demo/" in text:
+        left_by_the_demo(tmp_path / "isotropy-demo")
     data = os.environ.get("ISOTROPY_DATA")
     if data:
         (tmp_path / "data").symlink_to(data)
@@ -93,10 +105,6 @@ def test_the_blocks_of_a_page_run_and_print_what_they_show(page, folder, models)
         "OMP_NUM_THREADS": "1",
     }
     environment.pop("ISOTROPY_DATA", None)
-    for name, line in SAID.items():
-        if named(page) == name and f"`{line}`" in page.read_text(encoding="utf-8"):
-            imports = "import numpy as np; from isotropy.cli.demo_vectors import smollm2; "
-            subprocess.run([sys.executable, "-c", imports + line], cwd=folder, check=True)
     done = subprocess.run(
         [
             sys.executable,

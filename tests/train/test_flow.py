@@ -43,6 +43,16 @@ def test_logdet_is_the_change_of_variables_by_finite_differences(d):
         assert logdet[row].item() == pytest.approx(found.item(), abs=1e-6)
 
 
+def test_autocast_is_left():
+    flow, x = moved(9, torch.float32)
+    expected = flow(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z, _ = flow(x)
+        assert flow(x.bfloat16())[0].dtype == torch.float32
+    assert torch.equal(z, expected)
+    assert (flow.inverse(z) - x).abs().max() < 1e-4
+
+
 def test_log_prob_is_that_of_the_gaussian_and_the_determinant():
     flow, x = moved(5)
     z, logdet = flow(x)

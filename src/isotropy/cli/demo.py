@@ -47,7 +47,7 @@ def demo(
         raise InputError(f"demo: --space must be one of {', '.join(SETS)}, got {space!r}.")
     console = Console(width=None if os.isatty(1) else 110)
     begun = time.perf_counter()
-    pairs = _prepared(out)
+    pairs = prepared(out)
     shown = []
     for name in [space] if space else list(SETS):
         try:
@@ -107,7 +107,7 @@ def _present(
         repair.save(out / f"{name}-repair.safetensors", note="isotropy demo")
         console.print(f"The repair: {out / f'{name}-repair.safetensors'}")
     shown = AllButTheTop().fit(rows) if repair is None else repair
-    _write_rows(out / f"{name}.parquet", words, rows)
+    write_rows(out / f"{name}.parquet", words)
     page = out / f"{name}.html"
     try:
         from isotropy.report import write
@@ -134,7 +134,7 @@ def _table(results: Any) -> Table:
     return table
 
 
-def _prepared(out: Path) -> Path:
+def prepared(out: Path) -> Path:
     """The file of word pairs in the folder, which is made."""
     pairs = out / "pairs.tsv"
     try:
@@ -146,6 +146,8 @@ def _prepared(out: Path) -> Path:
     return pairs
 
 
-def _write_rows(path: Path, words: WordVectors, rows: Any) -> None:
+def write_rows(path: Path, words: WordVectors) -> None:
+    """Write the words with their rows to a Parquet file."""
+    rows = words.vectors[list(words.row_of.values())]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
     pq.write_table(pa.table({"word": list(words.row_of), "vector": vectors}), path)

@@ -109,7 +109,7 @@ def _value(text: str) -> Any:
 
 def defaults(levels: Sequence[str]) -> list[Candidate]:
     """Every repair at its default, on the first level."""
-    return [Candidate(name, {}, levels[0]) for name in Repair.by_name]
+    return [Candidate(name, {}, levels[0]) for name in sorted(Repair.by_name)]
 
 
 def searched(levels: Sequence[str], n_features: int) -> list[Candidate]:

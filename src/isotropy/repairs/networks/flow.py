@@ -11,6 +11,8 @@ from torch import nn
 from isotropy import checks
 from isotropy.repairs.networks.distributed import centred, summed
 
+LEAST_DEVIATION = 1e-4  # of the usual one; a column that varies less is not blown up
+
 
 class ActNorm(nn.Module):
     """(x + bias) exp(log_scale), which starts by standardising the first batch it learns from.
@@ -36,7 +38,9 @@ class ActNorm(nn.Module):
     def _start(self, x: Any) -> None:
         count, mean, y = centred(x)
         deviation = (summed((y * y).sum(dim=0)) / count).sqrt()
-        varying = deviation > 16 * torch.finfo(x.dtype).eps * mean.abs()
+        rounding = 16 * torch.finfo(x.dtype).eps * mean.abs()
+        hardly = LEAST_DEVIATION * deviation.square().mean().sqrt()
+        varying = deviation > torch.maximum(rounding, hardly)
         self.bias.copy_(-mean)
         self.log_scale.copy_(-torch.where(varying, deviation, 1.0).log())
         self.started.fill_(True)
@@ -60,7 +64,8 @@ class Coupling(nn.Module):
 
     def forward(self, x: Any, sign: int = 1) -> Any:
         first, second = x[:, : self.half], x[:, self.half :]
-        return torch.cat([first, second + sign * self.shift(first)], dim=1)
+        with torch.autocast(x.device.type, enabled=False):  # both ways must round alike
+            return torch.cat([first, second + sign * self.shift(first)], dim=1)
 
 
 class Step(nn.Module):

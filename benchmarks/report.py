@@ -1,0 +1,84 @@
+"""Size, memory and time of the report's page as the rows grow.
+
+    python benchmarks/report.py --work DIR [--rows 2000 200000 2000000] [--features 384]
+
+Each page is made by `isotropy report` in a process of its own, from a .npy file of seeded random
+rows with a common part; --work needs room for the largest of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from isotropy._version import __version__
+
+BLOCK = 50_000
+MEGABYTE = 1_000_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", required=True, help="folder for files and pages")
+    parser.add_argument("--rows", type=int, nargs="*", default=[2_000, 200_000, 2_000_000])
+    parser.add_argument("--features", type=int, default=384)
+    parser.add_argument("--out", default="results/report.md")
+    options = parser.parse_args()
+    work = Path(options.work)
+    work.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "# The page as the rows grow",
+        "",
+        f"`python benchmarks/report.py`: isotropy {__version__}, {os.cpu_count()} cores, "
+        f"{platform.machine()}; float32 rows of {options.features} dimensions, seed 0, one repair "
+        "(Center).",
+        "",
+        "| rows | file, MB | page, MB | peak memory, MB | seconds |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for n in options.rows:
+        path = work / f"{n}.npy"
+        written(path, n, options.features)
+        page, memory, seconds = reported(path, work)
+        size = path.stat().st_size / MEGABYTE
+        lines.append(f"| {n:,} | {size:,.0f} | {page:.2f} | {memory:,.0f} | {seconds:.0f} |")
+        print(lines[-1], flush=True)
+        path.unlink()
+    Path(options.out).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def written(path: Path, n: int, d: int) -> None:
+    random = np.random.default_rng(0)
+    common = random.standard_normal(d)
+    rows = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
+    for start in range(0, n, BLOCK):
+        shape = (min(BLOCK, n - start), d)
+        rows[start : start + BLOCK] = random.standard_normal(shape, np.float32) + common
+    rows.flush()
+    del rows
+
+
+def reported(path: Path, work: Path) -> tuple[float, float, float]:
+    """Size of the page in MB, peak memory in MB, and seconds."""
+    repair, page = work / "repair.safetensors", work / "page.html"
+    isotropy = [sys.executable, "-m", "isotropy"]
+    fit = [*isotropy, "repair", path, "--method", "center", "--save", repair]
+    subprocess.run(fit, check=True, stdout=subprocess.DEVNULL)
+    begun = time.perf_counter()
+    made = subprocess.Popen([*isotropy, "report", path, "--repair", repair, "--out", page])
+    _, status, usage = os.wait4(made.pid, 0)
+    seconds = time.perf_counter() - begun
+    if status:
+        sys.exit(f"the page of {path} could not be made")
+    return page.stat().st_size / MEGABYTE, usage.ru_maxrss * 1024 / MEGABYTE, seconds
+
+
+if __name__ == "__main__":
+    main()
