@@ -2,8 +2,8 @@
 
     python benchmarks/report.py --work DIR [--rows 2000 200000 2000000] [--features 384]
 
-Each page is made by `isotropy report` in a process of its own, from a .npy file of seeded random
-rows with a common part; --work needs room for the largest of them.
+Each page is made by `isotropy report` in a process of its own, from a .npy file as
+make_vectors.py writes it; --work needs room for the largest of them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
+from make_vectors import write
 
 from isotropy._version import __version__
 
-BLOCK = 50_000
 MEGABYTE = 1_000_000
 
 
@@ -45,24 +44,13 @@ def main() -> None:
     ]
     for n in options.rows:
         path = work / f"{n}.npy"
-        written(path, n, options.features)
+        write(path, n, options.features)
         page, memory, seconds = reported(path, work)
         size = path.stat().st_size / MEGABYTE
         lines.append(f"| {n:,} | {size:,.0f} | {page:.2f} | {memory:,.0f} | {seconds:.0f} |")
         print(lines[-1], flush=True)
         path.unlink()
     Path(options.out).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def written(path: Path, n: int, d: int) -> None:
-    random = np.random.default_rng(0)
-    common = random.standard_normal(d)
-    rows = np.lib.format.open_memmap(path, "w+", np.float32, (n, d))
-    for start in range(0, n, BLOCK):
-        shape = (min(BLOCK, n - start), d)
-        rows[start : start + BLOCK] = random.standard_normal(shape, np.float32) + common
-    rows.flush()
-    del rows
 
 
 def reported(path: Path, work: Path) -> tuple[float, float, float]:

@@ -19,12 +19,14 @@ from isotropy.sources import Embeddings, Encoder, KeyedVectors, embeddings
 from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
 if TYPE_CHECKING:
-    from isotropy import evidence, tasks
+    from isotropy import evidence, report, tasks, train
     from isotropy.evidence import Advice, Comparison, ScoreCalibrator, advise, compare
 
 LATER = {  # what is loaded when it is first asked for
     "evidence": "isotropy.evidence",
+    "report": "isotropy.report",
     "tasks": "isotropy.tasks",
+    "train": "isotropy.train",
     **dict.fromkeys(
         ("Advice", "Comparison", "ScoreCalibrator", "advise", "compare"), "isotropy.evidence"
     ),
@@ -65,6 +67,8 @@ __all__ = [
     "measure",
     "metrics",
     "repairs",
+    "report",
     "stats",
     "tasks",
+    "train",
 ]
