@@ -124,6 +124,7 @@ def arguments(tmp_path):
         if command == "measure":
             return ("measure", source)
         if command == "report":
+            pytest.importorskip("plotly")
             return ("report", source, "--out", tmp_path / "page.html")
         if command == "repair":
             return ("repair", source, "--method", "center", *out, "--save", saved)

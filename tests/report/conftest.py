@@ -9,9 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("plotly")
-pytest.importorskip("jinja2")
-
 import isotropy
 
 BESIDE = Path(__file__).parents[2] / ".venv" / "browser" / "node_modules" / "axe-core"

@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+
 import isotropy
 from isotropy import evidence, report, tasks
 from isotropy.report import charts

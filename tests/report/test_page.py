@@ -6,6 +6,9 @@ import re
 import numpy as np
 import pytest
 
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+
 import isotropy
 from isotropy import evidence, report, tasks
 from isotropy.errors import InputError

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+
 import isotropy
 from isotropy.errors import InputError
 from isotropy.report import View, page
