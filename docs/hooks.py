@@ -1,5 +1,6 @@
 """Pages of the site that live elsewhere in the repository or are made, and links to them."""
 
+import posixpath
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from isotropy.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
 UP = re.compile(r"(\]\()(?:\.\./)+((?:results/)?[\w.-]+\.md)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
 
 
 def on_config(config):
@@ -44,11 +46,21 @@ def command_line():
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links that lead out of docs/ when read in the repository stay within the site."""
-    up = "../" * page.file.src_uri.count("/")
+    """Links that lead out of docs/ when read in the repository stay within the site.
+
+    A link to what is in the repository and not in the site, such as a folder, becomes its words.
+    """
+    uri = page.file.src_uri
+    up = "../" * uri.count("/")
 
     def inside(link):
         known = files.get_file_from_path(link[2]) is not None
         return f"{link[1]}{up}{link[2]}" if known else link[0]
 
-    return UP.sub(inside, markdown)
+    def told(link):
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(uri), link[2]))
+        beyond = (ROOT / place).exists() and files.get_file_from_path(place) is None
+        return link[1] if beyond else link[0]
+
+    markdown = UP.sub(inside, markdown)
+    return LINK.sub(told, markdown) if page.file.generated_by else markdown

@@ -41,7 +41,6 @@ ELSEWHERE = {  # commands that set up an environment, which is there when these 
     "pip": "installs",
     "source": "activates an environment",
 }
-RECIPES = {"make demo": "isotropy demo"}  # what a target runs once the environment is there
 
 
 @dataclass
@@ -182,8 +181,7 @@ def python(code: str, namespace: dict[str, object], where: str) -> tuple[str, ..
 
 def shell(source: str, where: str) -> tuple[str, ...]:
     """What the commands print: on standard output, and with standard error before or after it."""
-    lines = [RECIPES.get(bare(line), line) for line in source.splitlines() if bare(line)]
-    lines = [line for line in lines if line.split()[0] not in ELSEWHERE]
+    lines = [line for line in source.splitlines() if line.split()[:1] and not elsewhere(line)]
     if not lines:
         return ("", "")
     if len(lines) == 1 and lines[0].startswith("isotropy ") and not SHELL.search(lines[0]):
@@ -221,9 +219,8 @@ def isotropy(arguments: list[str]) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def bare(line: str) -> str:
-    """The line without its comment."""
-    return line.partition("  #")[0].strip()
+def elsewhere(line: str) -> bool:
+    return line.split()[0] in ELSEWHERE
 
 
 if __name__ == "__main__":

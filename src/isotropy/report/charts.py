@@ -13,6 +13,7 @@ A space is a view, a geometry, or anything that can be measured; `before` is dra
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.linalg import Floats
-from isotropy.report.columns import Colouring, colourings, hover
+from isotropy.report.columns import Colouring, colourings, hover, shortened
 from isotropy.report.views import View, as_view
 
 try:
@@ -35,6 +36,8 @@ INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
 NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
          "#dc2626", "#65a30d")  # fmt: skip
 N_BINS = 60
+ROUNDING = 1e-6  # part of a value that float32 may add or take
+LONGEST_NAME = 28  # beside a chart
 NAMED_DIMENSIONS = 3
 LEAST_COSINE = 0.05  # mean cosine that dimensions are blamed for
 LOG10 = math.log(10)
@@ -46,7 +49,7 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
     for view, line in _lines(space, before):
         values = _positive(_measured(view, "singular_values"))
         ranks = np.arange(1, len(values) + 1)
-        figure.add_scatter(x=ranks, y=values, name=view.name, mode="lines", line=line)
+        figure.add_scatter(x=ranks, y=values, name=plain(view.name), mode="lines", line=line)
     return figure
 
 
@@ -59,7 +62,7 @@ def explained_variance(space: Any, before: Any = None) -> go.Figure:
         if shares is None:
             raise _not_measured("explained_variance")
         ranks = np.arange(1, len(shares) + 1)
-        figure.add_scatter(x=ranks, y=shares, name=view.name, mode="lines", line=line)
+        figure.add_scatter(x=ranks, y=shares, name=plain(view.name), mode="lines", line=line)
     d = as_view(space).geometry.n_features
     ranks = np.arange(1, d + 1)
     dotted = {"color": GREY, "dash": "dot", "width": 1.5}
@@ -79,7 +82,7 @@ def partition(space: Any, before: Any = None) -> go.Figure:
         for sign, values, symbol in (("+", heights[0], "circle"), ("−", heights[1], "x-thin-open")):  # noqa: RUF001
             marker = {"color": line["color"], "size": 5, "symbol": symbol}
             figure.add_scatter(
-                x=ranks, y=values, name=f"{view.name}, {sign}u", mode="markers", marker=marker
+                x=ranks, y=values, name=plain(f"{view.name}, {sign}u"), mode="markers", marker=marker
             )
     return figure
 
@@ -115,7 +118,7 @@ def dimensions(space: Any, before: Any = None) -> go.Figure:
     for view, line in _lines(space, before):
         parts = _contributions(view)
         figure.add_scatter(
-            x=np.arange(len(parts)), y=parts, name=view.name, mode="lines",
+            x=np.arange(len(parts)), y=parts, name=plain(view.name), mode="lines",
             line=line | {"width": 1.2, "shape": "hvh"},
         )  # fmt: skip
     for dimension, part, share in rogue(space):
@@ -147,7 +150,7 @@ def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.
         raise InputError(f"charts: color must be one of {', '.join(known)}, got {color!r}.")
     figure = points(view, n_dimensions)
     texts = hover(view.columns, len(view.rows))
-    figure.data[0].text = [html.escape(text).replace("\n", "<br>") for text in texts]
+    figure.data[0].text = [plain(text).replace("\n", "<br>") for text in texts]
     figure.data[0].marker.update(marked(known[color], color))
     return figure
 
@@ -179,7 +182,7 @@ def points(view: View, n_dimensions: int) -> go.Figure:
 
 def marked(colouring: Colouring, title: str) -> dict[str, Any]:
     """The marker of points that are coloured so, with its scale."""
-    bar: dict[str, Any] = {"title": {"text": html.escape(title)}, "thickness": 14}
+    bar: dict[str, Any] = {"title": {"text": plain(shortened(title, LONGEST_NAME))}, "thickness": 14}
     if not colouring.names:
         return {
             "color": colouring.values,
@@ -189,7 +192,8 @@ def marked(colouring: Colouring, title: str) -> dict[str, Any]:
         }
     n = len(colouring.names)
     steps = [(edge / n, NAMED[i % len(NAMED)]) for i in range(n) for edge in (i, i + 1)]
-    bar |= {"tickvals": list(range(n)), "ticktext": [html.escape(name) for name in colouring.names]}
+    names = [plain(shortened(name, LONGEST_NAME)) for name in colouring.names]
+    bar |= {"tickvals": list(range(n)), "ticktext": names}
     return {
         "color": colouring.values, "colorscale": steps, "cmin": -0.5, "cmax": n - 0.5,
         "showscale": True, "colorbar": bar,
@@ -231,13 +235,13 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
         )
     figure = _figure("layer", metric)
     figure.update_xaxes(dtick=1)
-    for model, color in zip(found["models"], NAMED, strict=False):
+    for model, color in zip(found["models"], itertools.cycle(NAMED), strict=False):
         first = model["first_token"] or "first token"
         for kind, title, dash in (("tokens", "all tokens", "solid"), ("cls", first, "dash")):
             heights = [LAYER_METRICS[metric](layer[kind]) for layer in model["layers"]]
             figure.add_scatter(
                 x=[layer["layer"] for layer in model["layers"]], y=heights,
-                name=html.escape(f"{model['model'].rstrip('/').rsplit('/', 1)[-1]}, {title}"),
+                name=plain(f"{model['model'].rstrip('/').rsplit('/', 1)[-1]}, {title}"),
                 mode="lines+markers", line={"color": color, "dash": dash},
             )  # fmt: skip
     return figure
@@ -246,17 +250,23 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
 def evidence(gains: Sequence[Any]) -> go.Figure:
     """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
     figure = _figure("gain over no repair, points", "")
-    for (task, rows), color in zip(_by_task(gains).items(), NAMED, strict=False):
+    tasks = _by_task(gains).items()
+    for (task, rows), color in zip(tasks, itertools.cycle(NAMED), strict=False):
         middle = np.array([row.difference for row in rows])
         low, high = (np.array([row.interval[i] for row in rows]) for i in (0, 1))
         figure.add_scatter(
-            x=middle, y=[html.escape(row.repair) for row in rows], name=html.escape(task),
+            x=middle, y=[plain(row.repair) for row in rows], name=plain(task),
             mode="markers", marker={"color": color, "size": 9},
             error_x={"type": "data", "array": high - middle, "arrayminus": middle - low},
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "dash": "dot"})
     figure.update_yaxes(autorange="reversed")
     return figure
+
+
+def plain(text: str) -> str:
+    """The text as plotly takes it, which reads tags and knows no `&quot;`."""
+    return html.escape(text, quote=False)
 
 
 def _by_task(gains: Sequence[Any]) -> dict[str, list[Any]]:
@@ -293,15 +303,22 @@ def _lines(space: Any, before: Any) -> list[tuple[View, dict[str, Any]]]:
 def _histogram(figure: go.Figure, values: Floats, name: str, line: dict[str, Any]) -> None:
     if not len(values):
         return
-    shares, edges = np.histogram(values, bins=N_BINS)
+    shares, edges = np.histogram(values, bins=N_BINS, range=_ends(values))
     heights = np.concatenate([[0], shares / len(values), [0]])
     middles = (edges[1:] + edges[:-1]) / 2
     step = edges[1] - edges[0]
     figure.add_scatter(
         x=np.concatenate([[middles[0] - step], middles, [middles[-1] + step]]), y=heights,
-        name=name, mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
+        name=plain(name), mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
         fillcolor=_faint(line["color"]),
     )  # fmt: skip
+
+
+def _ends(values: Floats) -> tuple[float, float]:
+    """The least and the largest value; apart where nothing but rounding tells them apart."""
+    low, high = float(values.min()), float(values.max())
+    size = max(abs(low), abs(high)) or 1.0
+    return (low, high) if high - low > ROUNDING * size else (low - size / 2, high + size / 2)
 
 
 def _faint(color: str) -> str:

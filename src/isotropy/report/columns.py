@@ -17,6 +17,7 @@ from isotropy.sources.keyed import KEYS
 
 MOST_NAMES = 10
 LONGEST = 160
+LONGEST_LINES = 320  # of all columns of a row, so that the page stays small
 MOST_COLUMNS = 12
 
 
@@ -55,8 +56,16 @@ def carried(source: Source, view: View) -> dict[str, list[Any]]:
             for name in batch.carried.column_names[:MOST_COLUMNS]:
                 values = found.setdefault(name, [None] * len(numbers))
                 for i, value in zip(at, batch.carried.column(name).take(here), strict=True):
-                    values[i] = value.as_py()
+                    values[i] = _python(value)
     return found
+
+
+def _python(value: Any) -> Any:
+    """The value of Arrow, or None where Python has none, as for a day in the year 300,000."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return None
 
 
 def _keyed(words: Mapping[Any, int], numbers: NDArray[np.int64]) -> dict[str, list[Any]]:
@@ -77,16 +86,15 @@ def hover(columns: Mapping[str, Sequence[Any]], n: int) -> list[str]:
     lines = []
     for i in range(n):
         head = [] if label is None else [shortened(columns[label][i])]
-        lines.append(
-            "\n".join(head + [f"{name}: {shortened(columns[name][i])}" for name in others])
-        )
+        rest = [f"{name}: {shortened(columns[name][i])}" for name in others]
+        lines.append(shortened("\n".join(head + rest), LONGEST_LINES))
     return lines
 
 
-def shortened(value: Any) -> str:
+def shortened(value: Any, longest: int = LONGEST) -> str:
     """The value as text, cut off where it is long."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def colourings(view: View) -> dict[str, Colouring]:
@@ -105,13 +113,18 @@ def colourings(view: View) -> dict[str, Colouring]:
     for name, values in view.columns.items():
         colouring = _colouring(values)
         if colouring is not None:
-            found[name if name not in found else f"{name} (column)"] = colouring
+            while name in found:
+                name += " (column)"  # noqa: PLW2901
+            found[name] = colouring
     return found
 
 
 def _colouring(values: Sequence[Any]) -> Colouring | None:
     if all(v is None or (isinstance(v, (int, float)) and not isinstance(v, bool)) for v in values):
-        numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        try:
+            numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        except OverflowError:  # integers that no float reaches
+            return None
         return Colouring(numbers) if np.isfinite(numbers).any() else None
     texts = [shortened(value) for value in values]
     names = sorted(set(texts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from isotropy.measure import Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, gains
 from isotropy.report.columns import carried, colourings, hover
-from isotropy.report.sections import Section, evidence_section, layer_sections, space_sections
+from isotropy.report.sections import (
+    NEEDED,
+    Section,
+    evidence_section,
+    layer_sections,
+    space_sections,
+)
 from isotropy.report.views import View, repaired
 from isotropy.sources import as_source
 
@@ -75,9 +81,10 @@ def write(
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
     text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    part = ""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         os.chmod(part, 0o644)
         os.replace(part, target)
@@ -86,7 +93,8 @@ def write(
             f"report: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
         ) from None
     finally:
-        Path(part).unlink(missing_ok=True)
+        if part:
+            Path(part).unlink(missing_ok=True)
 
 
 def page(
@@ -99,13 +107,11 @@ def page(
     seed: int = 0,
 ) -> str:
     """The HTML of the page; parameters as of `write`."""
-    named = [_fitted(repair) for repair in repairs]
+    fitted = [_fitted(repair) for repair in repairs]
     known = [gains.opened(found) for found in evidence]
-    by_layer = None if layers is None else _layers(layers)
-    views = _views(X, named, seed)
-    sections = space_sections(views)
-    if by_layer is not None:
-        sections += layer_sections(by_layer)
+    by_layer = [] if layers is None else _layers(layers)
+    views = _views(X, fitted, seed)
+    sections = [*space_sections(views), *by_layer]
     if known:
         sections.append(evidence_section(known))
     template = _environment().get_template("page.html")
@@ -131,39 +137,57 @@ def page(
     )
 
 
-def _views(X: Any, repairs: Sequence[tuple[str, Repair]], seed: int) -> list[View]:
+def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
                 "report: repairs need the rows, and a Geometry has none. Give the vectors instead."
             )
+        missing = [name for name in NEEDED if name not in X.values]
+        if missing:
+            raise InputError(
+                f"report: the geometry must have {', '.join(missing)}, got one without. Measure "
+                "with all metrics."
+            )
         return [View(X, seed=seed)]
     source = as_source(X, caller="report")
     first = View(measure(source, random_state=seed), seed=seed)
     first.columns.update(carried(source, first))
-    return [first, *(repaired(source, repair, name, first) for name, repair in repairs)]
+    named = zip(_names(repairs), repairs, strict=True)
+    return [first, *(repaired(source, repair, name, first) for name, repair in named)]
 
 
-def _fitted(repair: Any) -> tuple[str, Repair]:
-    """A repair and what it is called on the page."""
+def _names(repairs: Sequence[Repair]) -> list[str]:
+    """What the space is called after each repair; repairs of one kind are numbered."""
+    kinds = [repair.name for repair in repairs]
+    numbers = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
+    return [
+        f"after {kind}" + (f" ({number})" if kinds.count(kind) > 1 else "")
+        for kind, number in zip(kinds, numbers, strict=True)
+    ]
+
+
+def _fitted(repair: Any) -> Repair:
+    """The repair, or the one in the file."""
     if isinstance(repair, (str, os.PathLike)):
         repair = load(repair)
     if not isinstance(repair, Repair):
         raise InputError(
             f"report: repairs must be fitted repairs or their files, got {type(repair).__name__}."
         )
-    return f"after {repair.name}", repair
+    return repair
 
 
-def _layers(layers: Any) -> Mapping[str, Any]:
+def _layers(layers: Any) -> list[Section]:
     if isinstance(layers, (str, os.PathLike)):
         try:
             layers = json.loads(Path(layers).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             layers = None
-    if not isinstance(layers, Mapping) or "models" not in layers:
-        raise InputError("report: layers must be what `isotropy layers --json` printed.")
-    return layers
+    try:
+        return layer_sections(layers)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise InputError("report: layers must be what `isotropy layers --json` printed.") from None
 
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
@@ -180,10 +204,10 @@ def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
             }
             for section in sections
         },
-        "markers": {
-            name: _plain(charts.coloured(colouring, name))["data"][0]["marker"]
+        "markers": [
+            _plain(charts.coloured(colouring, name))["data"][0]["marker"]
             for name, colouring in colourings(first).items()
-        },
+        ],
         "texts": hover(first.columns, len(first.rows)),
     }
     text = json.dumps(found, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -14,6 +14,12 @@ from isotropy.report.gains import Evidence, all_gains
 from isotropy.report.views import N_CLUSTERS, View
 
 
+NEEDED = (
+    "mean_cosine", "rogue_dimensions", "partition_isotropy", "log_partition_isotropy",
+    "explained_variance", "singular_values", "effective_rank",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Section:
     """A chart with its words; `figures` and `sentences` have one a view, or one for all."""
@@ -179,7 +185,8 @@ def _explained(view: View) -> str:
     if not np.isfinite(shares).all():
         return "There is no variance: all rows are the same."
     half = int(np.searchsorted(shares, 0.5)) + 1
-    return f"The first component explains {shares[0]:.1%}, the first {half} together half."
+    together = "at least half" if half == 1 else f"the first {half} together half"
+    return f"The first component explains {shares[0]:.1%}, {together}."
 
 
 def _partition(view: View) -> str:
@@ -212,7 +219,8 @@ def _dimensions(view: View) -> str:
     cosine = view.geometry.mean_cosine
     if not named:
         return (
-            f"The mean cosine is {abs(cosine):.2f}: there is little that dimensions could add to."
+            f"The mean cosine is {round(cosine, 2) + 0.0:.2f}: there is little that dimensions "
+            "could add to."
         )
     return f"The mean cosine is {cosine:.2f}; dimensions {named} add most to it."
 
@@ -240,4 +248,4 @@ def _layers(found: Mapping[str, Any], metric: str) -> str:
             words.append(
                 f"{model['model']}: from {low:.2g} (layer {at_low}) to {high:.2g} (layer {at_high})"
             )
-    return "; ".join(words) + "."
+    return "; ".join(words or ["It is not defined in any layer"]) + "."

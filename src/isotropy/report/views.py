@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
+from isotropy.engines import using
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence.calibrator import FEWEST, ScoreCalibrator
 from isotropy.linalg import Floats
@@ -87,7 +88,9 @@ class View:
         """Cosines of random pairs of the sampled rows; none where no two rows differ."""
         if len(np.unique(self.rows[self.rows.any(axis=1)], axis=0)) < 2:
             return np.empty(0)
-        return ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows).scores_.astype(np.float64)
+        with using("local"):  # few rows, and no pass of theirs is worth a checkpoint
+            calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
+        return calibrator.scores_.astype(np.float64)
 
     @property
     def threshold(self) -> float:
@@ -129,7 +132,8 @@ class View:
     def clusters(self) -> NDArray[np.int64]:
         """Number of the k-means cluster of each sampled row, the largest cluster first."""
         rows = np.ascontiguousarray(self.rows)
-        centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
+        with using("local"):
+            centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
         labels, _ = linalg.nearest(rows, linalg.like(centroids, rows))
         order = np.argsort(-np.bincount(labels, minlength=len(centroids)), kind="stable")
         found: NDArray[np.int64] = np.argsort(order)[labels]
@@ -143,7 +147,7 @@ class View:
         for cluster in np.unique(self.clusters):
             members = self.clusters == cluster
             centred[members] -= rows[members].mean(axis=0)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), using("local"):
             warnings.simplefilter("ignore", IsotropyWarning)
             whole, parts = (measure(x, WITHIN_CLUSTERS).values for x in (rows, centred))
         return {name: (float(whole[name]), float(parts[name])) for name in WITHIN_CLUSTERS}
@@ -162,7 +166,11 @@ def repaired(source: Source, repair: Repair, name: str, first: View) -> View:
     """The view of the source after a repair, with the rows that the first view shows."""
     width = repair.transform(first.rows[:1]).shape[1]
     mapped = MappedSource(source, repair.transform, width)
-    with warnings.catch_warnings():  # a whitened space has no basis of its own: charts say so
+    with (
+        warnings.catch_warnings(),  # a whitened space has no basis of its own: charts say so
+        using(None) as run,
+        using(run.engine, progress=run.progress),  # a checkpoint is of files, not of what is made
+    ):
         warnings.simplefilter("ignore", IsotropyWarning)
         geometry = measure(mapped, random_state=first.seed)
     return View(geometry, name, first.columns, first.seed)

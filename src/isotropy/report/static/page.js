@@ -16,7 +16,7 @@
 
   const projected = (chart, view) => {
     const figure = chart.figures[2 * view + (turnable.checked ? 1 : 0)];
-    const marker = data.markers[colour.value];
+    const marker = data.markers[colour.selectedIndex];
     const bar = isNarrow() ? { ...marker.colorbar, orientation: "h", y: -0.25, yanchor: "top", tickangle: 90 } : marker.colorbar;
     const rows = { ...figure.data[0], text: texts, marker: { ...marker, colorbar: bar, ...figure.data[0].marker } };
     return { data: [rows, ...figure.data.slice(1)], layout: figure.layout };
