@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info
 
 import isotropy
 from isotropy import metrics
-from isotropy.engines.local import one_blas_thread
+from isotropy.threads import one_blas_thread
 from isotropy.errors import InputError
 from isotropy.stats import Sample
 

@@ -124,7 +124,8 @@ class Drawn:
     sample : Sample or None
         At most 2,000 rows.
     log_partition : array of shape (2, n_features) or None
-        Logarithms of the partition function along both signs of every eigenvector of X'X.
+        Logarithms of the mean of exp(u.x) over rows x, weighted where they are, along both signs u
+        of every eigenvector of X'X.
     explained : array of shape (n_features,) or None
         Cumulative shares of variance of the principal components.
     """
@@ -136,9 +137,10 @@ class Drawn:
 
 def _drawn(statistics: Statistics, values: Mapping[str, Any]) -> Drawn:
     sampled, variances = statistics.sample.rows is not None, "explained_variance" in values
+    total = statistics.moments.weight
     return Drawn(
         statistics.sample.first(DRAWN_ROWS) if sampled else None,
-        None if statistics.partition is None else statistics.partition.logs,
+        None if statistics.partition is None else statistics.partition.logs - np.log(total),
         explained(statistics, statistics.n_features) if variances else None,
     )
 
@@ -216,6 +218,9 @@ class Geometry:
             missing = [name for name in LOOKED_AT if name not in self.values]
             if missing:
                 return f"Nothing found, but {', '.join(missing)} not looked at."
+            undefined = [name for name in LOOKED_AT if np.isnan(self.values[name])]
+            if undefined:
+                return f"Nothing found, but {', '.join(undefined)} not defined for these rows."
             return f"Fine: {self._why_fine()}. Leave it alone unless a task says otherwise."
         return " ".join([*reasons.values(), CAUTION])
 

@@ -1,6 +1,7 @@
 """The demo's two verdicts, on planted spaces and on the real ones."""
 
 import importlib.util
+import shlex
 
 import numpy as np
 import pytest
@@ -71,23 +72,24 @@ def test_an_even_space_is_left_alone(monkeypatch, faithful, tmp_path):
 
 
 def test_what_to_try_next_works(monkeypatch, faithful, tmp_path):
-    output = run(monkeypatch, *faithful, "--out", str(tmp_path / "shown"))
+    output = run(monkeypatch, *faithful, "--out", str(tmp_path / "shown [in here]"))
     lines = [line.strip() for line in output.splitlines() if line.startswith("  isotropy ")]
     assert len(lines) == 4
     monkeypatch.chdir(tmp_path)
     for line in lines[:3]:
-        result = CliRunner().invoke(cli.app, line.split()[1:])
+        result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
         assert result.exit_code == 0, result.output
 
 
 def test_a_missing_package_is_named_and_the_rest_shown(monkeypatch, faithful, tmp_path):
     def absent():
-        raise MissingExtraError("The demo needs gguf, which is not installed.")
+        raise MissingExtraError('The demo needs gguf. Run: pip install "isotropy[demo]".')
 
     words = demo_vectors.WordVectors("planted", *faithful)
     monkeypatch.setattr(demo, "SETS", {"smollm2": absent, "planted": lambda: words})
     result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
     assert "smollm2 is left out" in result.output
+    assert 'pip install "isotropy[demo]"' in result.output
     assert "planted" in result.output
     assert result.exit_code == 0
 

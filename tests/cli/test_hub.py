@@ -40,3 +40,9 @@ def test_a_proxy_is_trusted(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
     assert hub.reached()
+
+
+def test_exceptions_from_a_proxy_are_no_proxy(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost"})
+    assert not hub.reached()

@@ -71,3 +71,25 @@ def test_without_plotly_one_line_says_what_to_install(vectors, tmp_path):
         'needs plotly, which is not installed. Run: pip install "isotropy[report]"' in done.stderr
     )
     assert done.stderr.count("\n") == 1
+
+
+def test_a_checkpoint_goes_with_repairs(vectors, tmp_path):
+    pytest.importorskip("plotly")
+    pages = [tmp_path / name for name in ("a.html", "b.html", "c.html")]
+    kept = ("--checkpoint", tmp_path / "kept")
+    for page, options in zip(pages, (kept, kept, ()), strict=True):
+        done = run(vectors, "--repair", tmp_path / "repair.safetensors", "--out", page, *options)
+        assert done.exit_code == 0, done.output
+    assert len({page.read_bytes() for page in pages}) == 1
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+def test_rows_left_out_are_counted_once(vectors, tmp_path):
+    pytest.importorskip("plotly")
+    X = np.load(vectors)
+    X[[3, 200]] = np.nan
+    np.save(vectors, X)
+    page, saved = tmp_path / "page.html", tmp_path / "repair.safetensors"
+    done = run(vectors, "--skip-bad-rows", "--repair", saved, "--out", page)
+    assert done.stderr == "2 bad rows left out\n"
+    assert "all 298 rows" in page.read_text("utf-8")

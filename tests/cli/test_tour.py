@@ -116,6 +116,7 @@ def completed(*words):
         (("measure", "--met"), ["--metrics"]),
         (("measure", "x.npy", "--metrics", "iso"), [n for n in RECORDS if n.startswith("iso")]),
         (("measure", "x.npy", "--metrics", "isoscore,mean_c"), ["isoscore,mean_cosine"]),
+        (("measure", "x.npy", "--metrics", "loc"), []),  # has an option of its own
         (("repair", "x.npy", "--method", "w"), ["whiten"]),
         (("repair", "x.npy", "--whitening", "z"), ["zca"]),
         (("repair", "x.npy", "--engine", "d"), ["dask"]),

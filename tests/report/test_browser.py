@@ -3,6 +3,8 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("plotly")
@@ -171,7 +173,7 @@ def test_text_of_rows_is_shown_as_text(opened):
     assert ATTACK in page.text_content("#projection .hoverlayer")
     assert page.locator("img").count() == 0
     page.select_option("#colour", "kind")
-    assert ATTACK in page.text_content("#projection .colorbar, #projection .infolayer")
+    assert ATTACK[:20] in page.text_content("#projection .colorbar, #projection .infolayer")
     assert ATTACK in page.text_content("table")
 
 
@@ -208,3 +210,44 @@ def test_pictures_are_written(browser, rows, tmp_path, monkeypatch):
     assert "norm of a row" in (tmp_path / "norms.svg").read_text("utf-8")
     report.write_image(charts.cosines(rows), tmp_path / "cosines.png")
     assert (tmp_path / "cosines.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def odd(browser, rows, tmp_path):
+    """A page whose columns have names that HTML, JavaScript and plotly could take amiss."""
+    n = len(rows)
+    half = n // 2
+    columns = {" two  spaces ": np.arange(n), "2020": np.arange(n) / 2, "a\nb": ["x", "y"] * half,
+               'say "&"': ['it\'s "<b>"', "plain"] * half, "w" * 200: ["long " * 40, ""] * half,
+               "__proto__": np.arange(n) * 2}  # fmt: skip
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    pq.write_table(pa.table(columns | {"vector": vectors}), tmp_path / "odd.parquet")
+    report.write(tmp_path / "odd.parquet", tmp_path / "odd.html")
+    page = browser.new_page(viewport={"width": 360, "height": 900})
+    said = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((tmp_path / "odd.html").as_uri())
+    page.wait_for_selector("html[data-drawn=yes]", timeout=60_000)
+    yield page
+    page.close()
+    assert said == []
+
+
+def test_columns_of_any_name_can_be_coloured_by(odd):
+    names = odd.locator("#colour option").all_text_contents()
+    shown = "document.getElementById('projection')._fullData[0].marker.colorbar.title.text"
+    odd.set_viewport_size({"width": 1440, "height": 900})
+    for i, name in enumerate(names):
+        odd.select_option("#colour", index=i)
+        title = odd.evaluate(shown).replace("&amp;", "&")
+        assert title.removesuffix("…") == name[: 23 if len(name) > 24 else None]
+    odd.select_option("#colour", index=names.index('say "&"'))
+    assert 'it\'s "<b>"' in odd.text_content("#projection .infolayer")
+
+
+def test_long_names_fit_on_a_phone(odd):
+    names = odd.locator("#colour option").all_text_contents()
+    odd.select_option("#colour", index=names.index("w" * 200))
+    assert odd.evaluate("document.documentElement.scrollWidth") <= 360
+    size = odd.evaluate("document.getElementById('projection')._fullLayout._size")
+    assert min(size["w"], size["h"]) > 120

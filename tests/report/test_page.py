@@ -12,7 +12,9 @@ pytest.importorskip("jinja2")
 import isotropy
 from isotropy import evidence, report, tasks
 from isotropy.errors import InputError
-from isotropy.report.gains import opened
+from isotropy.report.columns import hover
+from isotropy.report.gains import Evidence, Gain, opened
+from isotropy.report.sections import evidence_section
 
 from .conftest import ATTACK
 
@@ -100,3 +102,80 @@ def test_advice_becomes_gains(rows):
     inside = [gain for gain in found.gains if "while choosing" in gain.task]
     assert [gain.difference for gain in inside] == [c["difference"] for c in advice.candidates[1:]]
     assert opened(json.loads(json.dumps(advice.to_dict()))) == found
+
+
+def test_many_long_columns_keep_the_page_small(rows):
+    random = np.random.default_rng(0)
+    view = report.View(isotropy.measure(random.standard_normal((2000, 4))))
+    columns = {f"column {i}": ["<\u00e9" * 100] * 2000 for i in range(12)}
+    lines = hover(columns, len(view.rows))
+    assert 6 * sum(map(len, lines)) < 4 * MEGABYTES
+
+
+def test_text_that_is_no_unicode_is_written(rows, tmp_path):
+    report.write(rows, tmp_path / "page.html", title="a\udcff")
+    assert "<h1>a?</h1>" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(rows, tmp_path, monkeypatch):
+    def refused(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    with pytest.raises(InputError, match=r"could not be written: Permission denied"):
+        report.write(rows, tmp_path / "page.html")
+
+
+def test_repairs_of_one_kind_are_told_apart(rows):
+    repairs = [isotropy.Whiten().fit(rows), isotropy.Center().fit(rows),
+               isotropy.Whiten(method="pca", n_components=3).fit(rows)]  # fmt: skip
+    found = data_of(report.page(rows, repairs=repairs))
+    assert found["views"] == ["as it is", "after whiten (1)", "after center", "after whiten (2)"]
+
+
+@pytest.mark.parametrize("name", ["effective_rank", "partition_isotropy", "mean_cosine"])
+def test_a_geometry_without_a_metric_says_which(rows, name):
+    rest = [metric for metric in isotropy.measure(rows).values if metric != name]
+    with pytest.raises(InputError, match=f"report: the geometry must have {name}, got one without"):
+        report.page(isotropy.measure(rows, rest))
+
+
+@pytest.mark.parametrize(
+    "found", [3, {}, {"models": 3}, {"models": [{}]},
+              {"models": [{"model": "a", "first_token": None, "layers": [{"layer": 0}]}]}]
+)  # fmt: skip
+def test_layers_of_another_kind_are_refused(rows, found):
+    with pytest.raises(InputError, match="report: layers must be what `isotropy layers --json`"):
+        report.page(rows, layers=found)
+
+
+@pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
+def test_sentences_of_small_spaces_have_numbers():
+    def words(X):
+        return {
+            name: chart["sentences"][0] for name, chart in data_of(report.page(X))["charts"].items()
+        }
+
+    found = words(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    assert found["dimensions"].startswith("The mean cosine is -1.00")
+    assert found["explained"] == "The first component explains 100.0%, at least half."
+    assert found["spectrum"].startswith("The largest singular value is 1.41, the next 0,")
+    found = words(np.zeros((4, 3)))
+    assert found["dimensions"].startswith("The mean cosine is not defined")
+    assert isotropy.measure(np.zeros((4, 3))).verdict.startswith("Nothing found, but")
+    assert "nan" not in words(np.ones((3, 1)))["spectrum"]
+
+
+def test_gains_without_an_interval_are_listed_without_one(rows):
+    none = {"task": "t", "metric": "m", "repair": "none", "method": "none", "score": 1.0,
+            "difference": 0.0, "interval": [0.0, 0.0], "p_holm": 1.0, "fitted_on": ""}  # fmt: skip
+    gain = none | {"repair": "center", "method": "center", "interval": [None, None], "p_holm": None}
+    text = report.page(rows, evidence=[{"results": [none, gain], "notes": []}])
+    assert "nan" not in text.split("<tbody>")[1].split("</tbody>")[0]
+
+
+def test_names_of_many_tasks_leave_room_for_their_gains():
+    rows = [Gain(f"task {i}", "m", "center", 1.0, 0.5, (0.0, 1.0), 0.1) for i in range(12)]
+    one, many = (evidence_section([Evidence("", tuple(part), {}, "p")]).figures[0].layout.height
+                 for part in (rows[:1], rows))  # fmt: skip
+    assert many > one + 100

@@ -8,8 +8,9 @@ pytest.importorskip("jinja2")
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.report import View, page
+from isotropy.report import View, charts, page
 from isotropy.report.columns import carried, colourings, hover
+from isotropy.report.gains import Gain
 from isotropy.sources import KeyedVectors, as_source
 
 
@@ -117,3 +118,65 @@ def test_a_geometry_without_rows_says_what_to_measure(rows):
 )
 def test_small_and_constant_spaces_are_drawn(X):
     assert page(X).startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e15])
+def test_rows_of_one_length_are_drawn(scale):
+    X = np.random.default_rng(0).standard_normal((500, 16))
+    figure = charts.norms(scale * X / np.linalg.norm(X, axis=1, keepdims=True))
+    x, y = (np.asarray(figure.data[0][key]) for key in ("x", "y"))
+    assert y.max() == 1
+    assert x[y.argmax()] == pytest.approx(scale, rel=0.02)
+
+
+def test_weights_do_not_lift_the_partition_function(rows):
+    alike, twice = (charts.partition(isotropy.measure(rows, sample_weight=w)).data[0].y
+                    for w in (None, np.full(len(rows), 7.0)))  # fmt: skip
+    np.testing.assert_allclose(twice, alike, atol=1e-9)
+
+
+def test_values_that_python_has_not_are_left_out(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    X = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 4)
+    days = pa.array([2**30] * 49 + [0], pa.date32())
+    pq.write_table(pa.table({"day": days, "v": vectors}), tmp_path / "days.parquet")
+    source = as_source(tmp_path / "days.parquet")
+    view = View(isotropy.measure(source))
+    found = carried(source, view)["day"]
+    assert sorted(map(str, found)) == ["1970-01-01"] + 49 * ["None"]
+
+
+def test_integers_that_no_float_reaches_are_not_coloured(rows):
+    n = len(View(isotropy.measure(rows)).rows)
+    view = View(isotropy.measure(rows), columns={"id": [10**400 + i for i in range(n)]})
+    assert "id" not in colourings(view)
+
+
+def test_columns_named_as_colourings_are_all_there(rows):
+    n = len(View(isotropy.measure(rows)).rows)
+    columns = {"norm (column)": [1.0] * n, "norm": [2.0] * n}
+    known = colourings(View(isotropy.measure(rows), columns=columns))
+    assert [known[name].values[0] for name in known if "column" in name] == [1, 2]
+
+
+def test_names_are_plain_text_in_charts(rows):
+    name = '<b>"it\'s"</b>'
+    view = View(isotropy.measure(rows), name, {name: ["a" * 99] * len(rows)})
+    shown = '&lt;b&gt;"it\'s"&lt;/b&gt;'
+    for chart in (charts.spectrum, charts.explained_variance, charts.cosines, charts.norms,
+                  charts.dimensions, charts.partition):  # fmt: skip
+        assert chart(view).data[0].name.removesuffix(", +u") == shown
+    bar = charts.projection(view, color=name).data[0].marker.colorbar
+    assert bar.title.text == shown
+    assert len(bar.ticktext[0]) < 30
+
+
+def test_every_task_and_model_is_drawn():
+    gains = [Gain(f"task {i}", "m", "center", 1.0, 0.5, (0.0, 1.0), 0.1) for i in range(14)]
+    assert len(charts.evidence(gains).data) == 14
+    layer = {"layer": 0, "tokens": {}, "cls": {}}
+    models = [{"model": f"m{i}", "first_token": None, "layers": [layer]} for i in range(14)]
+    assert len(charts.layers({"models": models}).data) == 28

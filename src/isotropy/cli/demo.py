@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 import warnings
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from isotropy.cli.common import SeedOption, examples
@@ -53,13 +55,13 @@ def demo(
         try:
             words = SETS[name]()
         except MissingExtraError as error:
-            console.print(f"[yellow]{name} is left out.[/] {error}\n")
+            console.print(f"[yellow]{name} is left out.[/] {escape(str(error))}\n")
             continue
         _present(console, name, words, pairs, out, seed)
         shown.append(name)
     if not shown:
         raise typer.Exit(2)
-    first = out / f"{shown[0]}.parquet"
+    first = shlex.quote(str(out / f"{shown[0]}.parquet"))
     console.print(
         f"All of it took {time.perf_counter() - begun:.0f} s. What to try next:", style="bold"
     )
@@ -69,7 +71,7 @@ def demo(
         f"isotropy repair {first} --method all-but-the-top --out fixed.parquet",
         "isotropy report YOUR_VECTORS.npy",
     ):
-        console.print(f"  {line}", soft_wrap=True, highlight=False)
+        console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _present(
@@ -104,18 +106,19 @@ def _present(
     console.print(str(advice), style="bold green", highlight=False)
     repair = advice.repair
     if repair is not None:
-        repair.save(out / f"{name}-repair.safetensors", note="isotropy demo")
-        console.print(f"The repair: {out / f'{name}-repair.safetensors'}")
+        path = out / f"{name}-repair.safetensors"
+        repair.save(path, note="isotropy demo")
+        console.print(f"The repair: {path}", soft_wrap=True, markup=False)
     shown = AllButTheTop().fit(rows) if repair is None else repair
     write_rows(out / f"{name}.parquet", words)
     page = out / f"{name}.html"
     try:
         from isotropy.report import write
     except MissingExtraError as error:
-        console.print(f"[yellow]The page is left out.[/] {error}\n")
+        console.print(f"[yellow]The page is left out.[/] {escape(str(error))}\n")
         return
     write(vectors, page, repairs=[shown], evidence=[compared, advice], title=words.title, seed=seed)
-    console.print(f"The page:   {page}\n", soft_wrap=True)
+    console.print(f"The page:   {page}\n", soft_wrap=True, markup=False)
 
 
 def _table(results: Any) -> Table:

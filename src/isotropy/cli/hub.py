@@ -24,7 +24,7 @@ def offline_unless_reached(*names: str | None) -> None:
 
 def reached() -> bool:
     """Whether the hub answers, or is behind a proxy that is not asked."""
-    if urllib.request.getproxies():
+    if urllib.request.getproxies().keys() - {"no"}:  # no_proxy alone is no proxy
         return True
     place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     port = place.port or (80 if place.scheme == "http" else 443)

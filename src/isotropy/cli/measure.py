@@ -42,7 +42,7 @@ def measure(
         typer.Option(
             help="Names with commas between, such as isoscore,mean_cosine; without it all but "
             "hubness, which compares all pairs.",
-            autocompletion=listed(RECORDS),
+            autocompletion=listed(name for name in RECORDS if name != "local_isotropy"),
         ),
     ] = None,
     local: Annotated[

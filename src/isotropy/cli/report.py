@@ -21,6 +21,7 @@ from isotropy.cli.common import (
     examples,
     opened,
     running,
+    say_skipped,
 )
 
 
@@ -64,7 +65,7 @@ def report(
     from isotropy.report import write
 
     rows = opened(source, column, chunk_rows, skip_bad_rows, "report")
-    with running(engine, device, scheduler, checkpoint, "report"):
+    with running(engine, device, scheduler, checkpoint, "report") as run:
         write(
             rows,
             out,
@@ -74,4 +75,6 @@ def report(
             title=title or Path(source).name,
             seed=seed,
         )
+        n_skipped = run.n_skipped
+    say_skipped(n_skipped)
     typer.echo(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")

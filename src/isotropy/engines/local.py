@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import os
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
-
-from threadpoolctl import ThreadpoolController
 
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
+from isotropy.threads import one_blas_thread
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _inside = threading.local()
-_limiting = threading.Lock()
 
 
 def n_threads() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Limits BLAS to one thread, which is global: who limits first also lifts the limit."""
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _limiting.release()
-
-
-@functools.lru_cache(maxsize=1)
-def _controller(n_modules: int) -> ThreadpoolController:
-    """What controls the libraries that are loaded; looked for again after new imports."""
-    return ThreadpoolController()
 
 
 def over_threads(

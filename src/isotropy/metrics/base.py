@@ -131,7 +131,9 @@ class Statistics:
         """Eigenvalues of the scatter, descending, zero where rounding hides them."""
         if self.center or self.device != "cpu":
             return self.gram_centred[0]
-        values = scipy.linalg.eigvalsh(self.scatter, check_finite=False)[::-1].astype(np.float64)
+        with linalg.threads_for(self.n_features):
+            ascending = scipy.linalg.eigvalsh(self.scatter, check_finite=False)
+        values = ascending[::-1].astype(np.float64)
         return linalg.resolved(values, self.moments.resolution)
 
     @cached_property

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from isotropy import linalg
-from isotropy.engines import reduce
+from isotropy.engines import over_threads, reduce
 from isotropy.linalg import Floats
 from isotropy.sources import Source
 from isotropy.stats import ClusterSums, Sample
+from isotropy.threads import one_blas_thread
 
 ROWS_PER_CLUSTER = 256
 N_STARTS = 3
@@ -30,15 +31,13 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
     assert sample.rows is not None
     assert sample.weights is not None
     rows, weights = sample.rows, sample.weights
-    tries = [
-        lloyd(
-            lambda centroids: ClusterSums(centroids).update(rows, weights),
-            plus_plus(rows, weights, n_clusters, random),
-            SAMPLE_STEPS,
-        )
-        for _ in range(N_STARTS)
-    ]
-    centroids, _ = min(tries, key=lambda found: found[1])
+
+    def run(start: Floats) -> tuple[Floats, float]:
+        return lloyd(lambda c: ClusterSums(c).update(rows, weights), start, SAMPLE_STEPS)
+
+    with one_blas_thread():  # the products are too small to be worth more
+        starts = [plus_plus(rows, weights, n_clusters, random) for _ in range(N_STARTS)]
+    centroids, _ = min(over_threads(run, starts), key=lambda found: found[1])
     if sample.complete:
         return centroids
     return lloyd(lambda c: reduce(source, [ClusterSums(c)])[0], centroids, SOURCE_STEPS)[0]

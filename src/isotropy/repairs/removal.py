@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import scipy.linalg
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import IsotropyWarning
 from isotropy.linalg import Floats
@@ -49,7 +49,8 @@ def directions(moments: Moments, n_components: int, side: str) -> Floats:
     if n_components == 0:
         return np.zeros((0, d))
     ends = (d - n_components, d - 1) if side == "top" else (0, d - 1)
-    values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
+    with linalg.threads_for(len(scatter)):
+        values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
     trace = float(np.trace(scatter))
     noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
     varying = np.flatnonzero(values > noise)

@@ -37,7 +37,7 @@ NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16
          "#dc2626", "#65a30d")  # fmt: skip
 N_BINS = 60
 ROUNDING = 1e-6  # part of a value that float32 may add or take
-LONGEST_NAME = 28  # beside a chart
+LONGEST_NAME = 24  # beside a chart
 NAMED_DIMENSIONS = 3
 LEAST_COSINE = 0.05  # mean cosine that dimensions are blamed for
 LOG10 = math.log(10)
@@ -77,13 +77,12 @@ def partition(space: Any, before: Any = None) -> go.Figure:
         logs = view.geometry.drawn.log_partition
         if logs is None:
             raise _not_measured("partition_isotropy")
-        heights = (logs - math.log(view.geometry.n_samples)) / LOG10
+        heights = logs / LOG10
         ranks = np.arange(1, logs.shape[1] + 1)
         for sign, values, symbol in (("+", heights[0], "circle"), ("−", heights[1], "x-thin-open")):  # noqa: RUF001
             marker = {"color": line["color"], "size": 5, "symbol": symbol}
-            figure.add_scatter(
-                x=ranks, y=values, name=plain(f"{view.name}, {sign}u"), mode="markers", marker=marker
-            )
+            name = plain(f"{view.name}, {sign}u")
+            figure.add_scatter(x=ranks, y=values, name=name, mode="markers", marker=marker)
     return figure
 
 
@@ -182,7 +181,8 @@ def points(view: View, n_dimensions: int) -> go.Figure:
 
 def marked(colouring: Colouring, title: str) -> dict[str, Any]:
     """The marker of points that are coloured so, with its scale."""
-    bar: dict[str, Any] = {"title": {"text": plain(shortened(title, LONGEST_NAME))}, "thickness": 14}
+    heading = plain(shortened(title, LONGEST_NAME))
+    bar: dict[str, Any] = {"title": {"text": heading}, "thickness": 14}
     if not colouring.names:
         return {
             "color": colouring.values,
@@ -318,7 +318,9 @@ def _ends(values: Floats) -> tuple[float, float]:
     """The least and the largest value; apart where nothing but rounding tells them apart."""
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high)) or 1.0
-    return (low, high) if high - low > ROUNDING * size else (low - size / 2, high + size / 2)
+    if high - low > ROUNDING * size:
+        return low, high
+    return low - size / 2, high + size / 2 + size / N_BINS  # the value is amid a bin
 
 
 def _faint(color: str) -> str:

@@ -114,7 +114,7 @@ def colourings(view: View) -> dict[str, Colouring]:
         colouring = _colouring(values)
         if colouring is not None:
             while name in found:
-                name += " (column)"  # noqa: PLW2901
+                name += " (column)"
             found[name] = colouring
     return found
 

@@ -13,7 +13,6 @@ from isotropy.report import charts
 from isotropy.report.gains import Evidence, all_gains
 from isotropy.report.views import N_CLUSTERS, View
 
-
 NEEDED = (
     "mean_cosine", "rogue_dimensions", "partition_isotropy", "log_partition_isotropy",
     "explained_variance", "singular_values", "effective_rank",
@@ -142,8 +141,8 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
     """The gains of repairs on tasks, with their intervals."""
     gains = all_gains(parts)
     figure = charts.evidence(gains)
-    rows = len({gain.repair for gain in gains})
-    figure.update_layout(height=max(260, 110 + 26 * rows))
+    rows, names = len({gain.repair for gain in gains}), len(figure.data)
+    figure.update_layout(height=max(260, 110 + 26 * rows + 22 * names))  # a phone stacks the names
     return Section(
         "evidence",
         "Does it help?",
@@ -171,11 +170,10 @@ def _section(
 
 def _spectrum(view: View) -> str:
     values = np.asarray(view.geometry.values["singular_values"])
-    rest = values[1] if len(values) > 1 else math.nan
+    rest = f", the next {values[1]:.3g}, the least {values[-1]:.3g}" if len(values) > 1 else ""
     return (
-        f"The largest singular value is {values[0]:.3g}, the next {rest:.3g}, the least "
-        f"{values[-1]:.3g}; the effective rank is {view.geometry.effective_rank:.0f} of "
-        f"{view.geometry.n_features}."
+        f"The largest singular value is {values[0]:.3g}{rest}; the effective rank is "
+        f"{view.geometry.effective_rank:.0f} of {view.geometry.n_features}."
     )
 
 
@@ -217,6 +215,8 @@ def _norms(view: View) -> str:
 def _dimensions(view: View) -> str:
     named = ", ".join(f"{i} ({share:.0%})" for i, _, share in charts.rogue(view))
     cosine = view.geometry.mean_cosine
+    if math.isnan(cosine):
+        return "The mean cosine is not defined: there is no pair of rows that are not zero."
     if not named:
         return (
             f"The mean cosine is {round(cosine, 2) + 0.0:.2f}: there is little that dimensions "

@@ -17,7 +17,8 @@
   const projected = (chart, view) => {
     const figure = chart.figures[2 * view + (turnable.checked ? 1 : 0)];
     const marker = data.markers[colour.selectedIndex];
-    const bar = isNarrow() ? { ...marker.colorbar, orientation: "h", y: -0.25, yanchor: "top", tickangle: 90 } : marker.colorbar;
+    const below = { orientation: "h", y: -0.25, yanchor: "top", tickangle: 90, title: "" }; // the choice above says it
+    const bar = isNarrow() ? { ...marker.colorbar, ...below } : marker.colorbar;
     const rows = { ...figure.data[0], text: texts, marker: { ...marker, colorbar: bar, ...figure.data[0].marker } };
     return { data: [rows, ...figure.data.slice(1)], layout: figure.layout };
   };
