@@ -249,24 +249,29 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
 
 def evidence(gains: Sequence[Any]) -> go.Figure:
     """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
-    figure = _figure("gain over no repair, points", "")
+    figure = _figure("gain over none, points", "")
     tasks = _by_task(gains).items()
     for (task, rows), color in zip(tasks, itertools.cycle(NAMED), strict=False):
         middle = np.array([row.difference for row in rows])
         low, high = (np.array([row.interval[i] for row in rows]) for i in (0, 1))
         figure.add_scatter(
-            x=middle, y=[plain(row.repair) for row in rows], name=plain(task),
+            x=middle, y=[_stacked(plain(row.repair)) for row in rows], name=plain(task),
             mode="markers", marker={"color": color, "size": 9},
             error_x={"type": "data", "array": high - middle, "arrayminus": middle - low},
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": GREY, "dash": "dot"})
-    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(autorange="reversed", tickfont={"size": 11})
     return figure
 
 
 def plain(text: str) -> str:
     """The text as plotly takes it, which reads tags and knows no `&quot;`."""
     return html.escape(text, quote=False)
+
+
+def _stacked(repair: str) -> str:
+    """A repair with each parameter on a line of its own: phones have room for a chart beside it."""
+    return repair.replace("(", "<br>(", 1).replace(", ", ",<br>")
 
 
 def _by_task(gains: Sequence[Any]) -> dict[str, list[Any]]:

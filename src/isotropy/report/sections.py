@@ -142,7 +142,7 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
     gains = all_gains(parts)
     figure = charts.evidence(gains)
     rows, names = len({gain.repair for gain in gains}), len(figure.data)
-    figure.update_layout(height=max(260, 110 + 26 * rows + 22 * names))  # a phone stacks the names
+    figure.update_layout(height=max(260, 110 + 38 * rows + 22 * names))  # a phone stacks the names
     return Section(
         "evidence",
         "Does it help?",

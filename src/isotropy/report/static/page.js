@@ -28,8 +28,8 @@
     const figure = name === "projection" ? projected(chart, view) : ofView(chart.figures, view);
     document.getElementById(name + "-words").textContent = ofView(chart.sentences, view);
     const layout = structuredClone(figure.layout); // plotly writes into what it is given
-    if (isNarrow() && ["evidence", "local"].includes(name)) {
-      layout.yaxis.ticklabelposition = "inside top"; // names of repairs are as wide as a phone
+    if (isNarrow() && layout.yaxis) {
+      layout.yaxis.tickfont = { size: 10 }; // names of repairs are nearly as wide as a phone
     }
     return Plotly.react(name, figure.data, layout, settings);
   };
