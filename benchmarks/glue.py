@@ -238,7 +238,7 @@ def evs(records, when: str, tensor: str) -> list:
 
 
 def calibrated(row: Row) -> bool:
-    return not math.isnan(geometry(row.records, "after", "calibrated", "isoscore")[0])
+    return any("calibrated" in r.get("geometry", {}).get("after", {}) for r in row.records)
 
 
 def times(rows: Sequence[Row]) -> list[str]:
@@ -308,9 +308,10 @@ HEAD = [
     "in the folder. The head is one linear layer on the last layer's [CLS]. `cosine`, the two",
     "`spectrum` and `isoscore-star` regularise that [CLS], the head's input, in every step (where",
     "text is generated, cosine and spectrum the output embeddings), or what `on=` says; `isobn`",
-    "and `flow` stand between [CLS] and head, the flow trained along by its own likelihood; the",
-    "`isotropy-layer` is trained after fine-tuning, all else frozen. `*`: better than none at 5 %",
-    "(Welch, as the paper marks it); `**`: also by Holm over the methods.",
+    "and `flow` stand between [CLS] and head, the flow trained along by its own likelihood, the",
+    "head's bias started from the labels, as the flow takes every mean away; the `isotropy-layer`",
+    "is trained after fine-tuning, all else frozen. `*`: better than none at 5 % (Welch, as the",
+    "paper marks it); `**`: also by Holm over the methods.",
     "",
 ]
 

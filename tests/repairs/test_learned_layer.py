@@ -195,3 +195,10 @@ def test_one_row_or_feature_is_refused():
         QUICK.fit(np.ones((9, 1)), np.arange(9) % 2)
     with pytest.raises(InputError, match="at least 2 rows"):
         QUICK.fit(np.ones((1, 3)), np.array([0]), (np.ones((2, 3)), np.zeros(2)))
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_training_that_diverges_is_said_and_not_kept(X, y, numbers):
+    target = y.astype(float) if numbers else y
+    with pytest.raises(InputError, match=r"training diverged at learning_rate=1e\+300. Lower it"):
+        LearnedLayer(n_epochs=5, batch_size=64, learning_rate=1e300).fit(X, target)

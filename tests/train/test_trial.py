@@ -171,6 +171,23 @@ def test_the_flow_learns_from_likelihood_alone_and_the_rest_from_the_task_alone(
     torch.testing.assert_close(z, expected)
 
 
+def test_a_flow_with_a_rate_of_zero_stays_as_it_started(job):
+    flow = trained(job("rte", "flow:lr=0")).network.calibration.flow
+    couplings = [step.coupling.shift[-1].weight for level in flow.levels for step in level]
+    assert all(not weight.any() for weight in couplings)
+
+
+def test_the_head_after_a_flow_starts_from_the_labels(job):
+    """The flow has no mean: at the body's learning rate the bias would never get there."""
+    scored, classed = (running._Run(job(task, "flow")) for task in ("stsb", "rte"))
+    assert scored.network.head.bias.item() == pytest.approx(scored.data.train.labels.mean())
+    share = classed.data.train.labels.mean()
+    expected = [math.log(1 - share), math.log(share)]
+    assert classed.network.head.bias.tolist() == pytest.approx(expected)
+    assert running._Run(job("stsb", "none")).network.head.bias.item() == 0
+    assert running._Run(job("stsb-siamese", "flow")).network.calibration.flow.d == 16
+
+
 def test_the_isotropy_layer_is_trained_after_all_else_is_frozen(job):
     plain, layered = (trained(job("rte", s)) for s in ("none", "isotropy-layer"))
     mine = layered.network.state_dict()
@@ -205,6 +222,46 @@ def test_early_stopping_keeps_the_best_epoch(job):
     assert record["best_epoch"] == best
     assert len(record["validation"]) == min(6, best + 2)
     assert found._scores(found.kept)["score"] == record["validation"][best - 1]
+
+
+def test_early_stopping_goes_on_from_a_score_that_is_not_defined(job, monkeypatch):
+    found = running._Run(job("stsb", "none", validation=0.3, epochs=3, patience=3))
+    scores = iter([math.nan, 0.2, 0.1])
+    monkeypatch.setattr(found, "_scores", lambda items: {"score": next(scores)})
+    history = running.History()
+    found._fine_tune(history)
+    assert history.best_epoch == 2
+
+
+def test_the_polynomial_schedule_ends_at_its_last_rate(job, monkeypatch):
+    made = []
+    real = torch.optim.AdamW
+
+    def kept(*args, **kwargs):
+        made.append(real(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(torch.optim, "AdamW", kept)
+    running.run(job("rte", "none", schedule="polynomial", lr=1e-3 / 4))
+    assert made[0].param_groups[0]["lr"] == pytest.approx(1e-7)
+
+
+def test_the_flow_of_an_encoder_decoder_sees_no_padding(job):
+    found = running._Run(job("multi30k", "flow", model="t5", max_target=12))
+    network, seen = found.network.train(), []
+    network.calibration.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    batch = found.train.batch(np.arange(8))
+    n_predicted = int((batch.labels != -100).sum())
+    assert n_predicted < batch.labels.numel()
+    passed = network(batch)
+    assert len(seen[0]) == len(passed.features) == len(passed.calibrated) == n_predicted
+    network.body.generate(**batch.inputs, max_new_tokens=2, do_sample=False)
+    assert len(seen[-1]) == 8
+
+
+def test_models_that_records_cannot_tell_apart_are_refused(trial):
+    with pytest.raises(InputError, match=r"differ in the last part.*got 'a/bert' and another"):
+        dataclasses.replace(trial(), models=["a/bert", "b/bert"])
 
 
 def test_a_diverged_run_is_recorded_as_what_it_is(trial):
@@ -343,6 +400,11 @@ def test_settings_are_those_of_the_papers():
 def test_wrong_settings_are_refused(name, value):
     with pytest.raises(InputError, match=f"train: {name} must"):
         Settings(**{name: value})
+
+
+def test_a_rate_that_polynomial_decay_cannot_lower_is_refused():
+    with pytest.raises(InputError, match=r"train: lr must be above 1e-07.*got 0"):
+        Settings(schedule="polynomial", lr=0.0)
 
 
 def test_options_of_methods_are_found_by_their_names():

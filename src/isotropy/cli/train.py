@@ -109,7 +109,9 @@ def train(
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; else 3e-5]."),
+        typer.Option(
+            help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; generation 3e-5]."
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Items of a step [32; generation 48].", min=2)

@@ -36,12 +36,15 @@ class Method:
         Options to choose from on a validation split.
     lr : float, optional
         Learning rate of its own parameters, where that is not the network's.
+    centres : bool
+        Whether the head gets rows that have no mean, so that its bias is to start from the labels.
     """
 
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[Method]]] = {}
     kinds: ClassVar[tuple[str, ...]] = ()
     searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    centres: ClassVar[bool] = False
     lr: float | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -187,10 +190,13 @@ class FlowMethod(Method):
     """A flow between body and head, trained along at every step: Li et al. 2020, Ding et al. 2022.
 
     The head gets f^-1([CLS]), or, where text is generated, f^-1 of the states at every predicted
-    token; ActNorm starts from the first batch.
+    token; ActNorm starts from the first batch. The flow takes every mean away, and learns faster
+    than the body: what all answers have in common must be in the head's bias, which starts from
+    the labels. Otherwise the body moves the mean and the flow undoes it, without end.
     """
 
     name = "flow"
+    centres = True
 
     def __init__(self, lr: float = 1e-3) -> None:
         self.lr = checks.real(lr, "lr of flow", CALLER, 0)

@@ -83,6 +83,9 @@ class Network(nn.Module):
         """(loss of the task, scores) of what the head gets."""
         raise NotImplementedError
 
+    def expect(self, labels: Tensor) -> None:
+        """Start a head that has a bias from what the labels are without any knowledge of texts."""
+
     def pooled(self, last: Tensor, batch: Batch) -> Tensor:
         """One row a text of the last hidden states."""
         return last[:, 0]
@@ -117,6 +120,16 @@ class Classifier(Network):
     def output(self) -> Tensor:
         return self.head.weight
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def expect(self, labels: Tensor) -> None:
+        """The bias becomes the mean of the labels, or the logarithm of the share of each class."""
+        n_outputs = len(self.head.bias)
+        if n_outputs == 1:
+            self.head.bias.fill_(labels.mean())
+        else:
+            counts = torch.bincount(labels, minlength=n_outputs).clamp(min=1)
+            self.head.bias.copy_((counts / counts.sum()).log())
+
     def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         scores = self.head(self.dropout(calibrated)).float()
         if scores.shape[1] == 1:
@@ -144,25 +157,35 @@ class Generator(Network):
     def __init__(self, body: Any) -> None:
         super().__init__(body)
         self._seen: tuple[Tensor, Tensor] = (None, None)
+        self._predicted: Tensor = None
         body.get_output_embeddings().register_forward_pre_hook(self._calibrate)
 
     def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
         states = given[0]
-        rows = states.flatten(0, -2)
+        predicted = self._predicted
+        if predicted is None:  # while text is generated, all of them
+            predicted = torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
+        rows = states[predicted]
         calibrated = self.calibration(rows)
         self._seen = rows, calibrated
-        return calibrated.to(states.dtype).reshape(states.shape)
+        found = states.clone()
+        found[predicted] = calibrated.to(states.dtype)
+        return found
 
     @property
     def output(self) -> Tensor:
         return self.body.get_output_embeddings().weight
 
     def forward(self, batch: Batch) -> Passed:
-        found = self.body(
-            **batch.inputs, labels=batch.labels, output_hidden_states=self.with_hidden
-        )
         mask = batch.labels != IGNORED
-        rows, calibrated = (seen[mask.flatten()] for seen in self._seen)
+        self._predicted = mask
+        try:
+            found = self.body(
+                **batch.inputs, labels=batch.labels, output_hidden_states=self.with_hidden
+            )
+        finally:
+            self._predicted = None
+        rows, calibrated = self._seen
         hidden = found.decoder_hidden_states if self.with_hidden else ()
         tensors = Tensors(self.output, self.input, None, hidden, mask)
         return Passed(found.loss, None, rows, calibrated, tensors)

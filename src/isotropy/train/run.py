@@ -140,6 +140,8 @@ class _Run:
             train, kept = task_data.split(train, self.settings.validation, job.seed)
         self.train, self.evaluated = self._items(train), self._items(evaluated)
         self.kept = None if kept is None else self._items(kept)
+        if self.method.centres:
+            self.network.expect(self.train.labels)
 
     def _items(self, part: task_data.Part) -> Items:
         longest = self.tokenizer.model_max_length
@@ -208,9 +210,13 @@ class _Run:
         body = [p for p in network.parameters() if id(p) not in mine]
         groups = [{"params": body, "lr": settings.lr}]
         if own:
-            groups.append({"params": own, "lr": method.lr or settings.lr, "weight_decay": 0.0})
+            lr = settings.lr if method.lr is None else method.lr
+            groups.append({"params": own, "lr": lr, "weight_decay": 0.0})
         optimizer = torch.optim.AdamW(
-            groups, weight_decay=settings.weight_decay, fused=self.device.type == "cuda"
+            groups,
+            lr=settings.lr,  # what the polynomial schedule reckons its end by
+            weight_decay=settings.weight_decay,
+            fused=self.device.type == "cuda",
         )
         n_batches = len(self.train.shuffled(settings.batch_size, np.random.default_rng(0)))
         schedule = transformers.get_scheduler(
@@ -271,8 +277,9 @@ class _Run:
                 continue
             score = self._scores(self.kept)["score"]
             history.validation.append(score)
-            if score > best or state is None or (later and score == best):
-                best, history.best_epoch = max(score, best), epoch + 1
+            rank = -math.inf if math.isnan(score) else score
+            if rank > best or state is None or (later and rank == best):
+                best, history.best_epoch = rank, epoch + 1
                 state = {k: v.detach().clone() for k, v in trained.state_dict().items()}
             elif epoch + 1 - (history.best_epoch or 0) >= self.settings.patience:
                 break

@@ -12,6 +12,7 @@ from isotropy.train.task_data import CALLER, GENERATION, SIAMESE, task_spec
 
 SCHEDULES = ("constant", "linear", "polynomial")
 PRECISIONS = ("float32", "tf32", "bf16")
+LAST_LR = 1e-7  # of the polynomial schedule of transformers
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Settings:
         checks.integer(self.patience, "patience", CALLER, 1)
         checks.integer(self.beams, "beams", CALLER, 1)
         checks.choice(self.schedule, "schedule", CALLER, SCHEDULES)
+        if self.schedule == "polynomial" and self.lr <= LAST_LR:
+            raise InputError(
+                f"{CALLER}: lr must be above {LAST_LR:g}, where a polynomial schedule ends, got "
+                f"{self.lr:g}."
+            )
         checks.choice(self.precision, "precision", CALLER, PRECISIONS)
         checks.choice(self.part, "part", CALLER, ("dev", "test"))
 

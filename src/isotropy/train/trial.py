@@ -71,6 +71,13 @@ class Trial:
     def __post_init__(self) -> None:
         checks.integer(self.n_seeds, "seeds", CALLER, 1)
         checks.integer(self.jobs, "jobs", CALLER, 1)
+        names = [Path(model).name for model in self.models]
+        for model, name in zip(self.models, names, strict=True):
+            if names.count(name) > 1:
+                raise InputError(
+                    f"{CALLER}: models must differ in the last part of their names, which records "
+                    f"are kept by, got {model!r} and another {name!r}. Run them with two --out."
+                )
         for task in self.tasks:
             task_spec(task)
         for method in self.methods:

@@ -91,7 +91,7 @@ def trained(task: Task, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
         if epoch - n_kept >= params["patience"]:
             break
     weight, bias = (part.detach().numpy() for part in (kept.linear.weight, kept.linear.bias))
-    if not np.isfinite(weight).all() or not np.isfinite(bias).all():
+    if not n_kept or not np.isfinite(weight).all() or not np.isfinite(bias).all():
         raise InputError(
             "LearnedLayer: the training diverged at learning_rate="
             f"{params['learning_rate']:g}. Lower it."
