@@ -85,8 +85,9 @@ def run(name: str, options: argparse.Namespace) -> None:
     warnings.simplefilter("ignore", IsotropyWarning)
     task = opened_task(TASKS[task_name], str(Path(options.data) / task_name))
     folder = str(Path(options.models) / model)
+    device = None if TASKS[task_name] == "word-similarity" else options.device  # no model is run
     vectors, task = vectors_for(
-        folder, task, "-1", None, False, options.device, Path(options.cache), None, None
+        folder, task, None, None, False, device, Path(options.cache), None, None
     )
     if isinstance(vectors, Encoder):  # so that the time of a cell is without encoding
         Search(vectors, task, None, 2, [Candidate(NONE)], 5, 2000, 0)
