@@ -31,6 +31,7 @@ LOOKED_AT = {
     "mean_cosine": "mean cosine {:.2f}",
     "isoscore": "IsoScore {:.2f}",
 }
+ALONE = "Leave it alone unless a task says otherwise."
 CAUTION = "This is geometry, not evidence: keep a repair only if your own task gains from it."
 
 
@@ -221,7 +222,7 @@ class Geometry:
             undefined = [name for name in LOOKED_AT if np.isnan(self.values[name])]
             if undefined:
                 return f"Nothing found, but {', '.join(undefined)} not defined for these rows."
-            return f"Fine: {self._why_fine()}. Leave it alone unless a task says otherwise."
+            return f"Fine: {self._why_fine()}. {ALONE}"
         return " ".join([*reasons.values(), CAUTION])
 
     def _reasons(self) -> dict[str, str]:

@@ -418,3 +418,24 @@ def test_a_warning_does_not_spoil_the_output(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (0, "")
     assert "n_clusters=27 is more than the 10 rows" in result.stderr
+
+
+def test_the_file_that_is_read_is_not_written_over(tmp_path):
+    X = np.random.default_rng(0).standard_normal((50, 4))
+    np.save(tmp_path / "x.npy", X)
+    isotropy.Center().fit(X).save(tmp_path / "r.safetensors")
+    same = ("--out", str(tmp_path / "x.npy"))
+    for line in (
+        ("repair", str(tmp_path / "x.npy"), "--method", "center", *same),
+        ("apply", str(tmp_path / "r.safetensors"), str(tmp_path / "x.npy"), *same),
+    ):
+        result = CliRunner().invoke(app, line)
+        assert result.exit_code == 2
+        assert "--out must be another file than SOURCE" in result.stderr
+        np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+
+
+def test_a_missing_folder_is_called_missing(tmp_path):
+    result = CliRunner().invoke(app, ["measure", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "there is no file or folder" in result.stderr

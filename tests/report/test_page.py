@@ -98,7 +98,8 @@ def test_advice_becomes_gains(rows):
     advice = evidence.advise(X[order], task, budget=3)
     found = opened(advice)
     assert found.words == advice.reason
-    assert found.baselines == {"planted": pytest.approx(100 * advice.baseline, abs=1e-3)}
+    assert str(advice).startswith(f"{found.conclusion}\n")
+    assert found.baselines == {"planted, advised": pytest.approx(100 * advice.baseline, abs=1e-3)}
     inside = [gain for gain in found.gains if "while choosing" in gain.task]
     assert [gain.difference for gain in inside] == [c["difference"] for c in advice.candidates[1:]]
     assert opened(json.loads(json.dumps(advice.to_dict()))) == found
@@ -176,6 +177,6 @@ def test_gains_without_an_interval_are_listed_without_one(rows):
 
 def test_names_of_many_tasks_leave_room_for_their_gains():
     rows = [Gain(f"task {i}", "m", "center", 1.0, 0.5, (0.0, 1.0), 0.1) for i in range(12)]
-    one, many = (evidence_section([Evidence("", tuple(part), {}, "p")]).figures[0].layout.height
+    one, many = (evidence_section([Evidence("", "", "", tuple(part), {}, "p")]).figures[0].layout.height
                  for part in (rows[:1], rows))  # fmt: skip
     assert many > one + 100

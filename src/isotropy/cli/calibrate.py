@@ -43,7 +43,8 @@ def calibrate(
         float, typer.Option(help="Share of unrelated pairs that may pass as matches.")
     ] = 0.01,
     score: Annotated[
-        list[float] | None, typer.Option(help="A cosine to be judged; several times for more.")
+        list[float] | None,
+        typer.Option(help="A cosine to be judged; several times for more.", min=-1, max=1),
     ] = None,
     repair: RepairOption = None,
     save: Annotated[

@@ -35,7 +35,7 @@ def smollm2() -> WordVectors:
     tensor = next(t for t in reader.tensors if t.name == "token_embd.weight")
     vectors = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ"))
+    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ", _from_bytes))
 
 
 def wordllama() -> WordVectors:
@@ -49,7 +49,11 @@ def wordllama() -> WordVectors:
     )["model"]["vocab"]
     tokens = sorted(vocabulary, key=vocabulary.get)
     vectors = weights["embedding.weight"].astype(np.float32)
-    return WordVectors("wordllama token vectors", vectors, _words(tokens, "▁"))
+    return WordVectors(
+        "wordllama token vectors",
+        vectors,
+        _words(tokens, "▁", lambda token: token.replace("▁", " ")),
+    )
 
 
 SETS: dict[str, Callable[[], WordVectors]] = {"smollm2": smollm2, "wordllama": wordllama}
@@ -68,5 +72,24 @@ def _missing(package: str, fix: str) -> MissingExtraError:
     return MissingExtraError(f"The demo needs {package}, which is not installed. Run: {fix}.")
 
 
-def _words(tokens: Any, start_of_word: str) -> dict[str, int]:
-    return {t[1:]: i for i, t in enumerate(tokens) if t.startswith(start_of_word) and len(t) > 1}
+def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> dict[str, int]:
+    return {
+        written(t[1:]): i
+        for i, t in enumerate(tokens)
+        if t.startswith(start_of_word) and len(t) > 1
+    }
+
+
+def _from_bytes(token: str) -> str:
+    """The text of a byte-level token, whose characters stand for bytes; itself where it has none.
+
+    Bytes that print stand for themselves, the others for characters from 256 on, as in GPT-2.
+    """
+    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printing]
+    byte_of = {chr(byte): byte for byte in printing}
+    byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+    try:
+        return bytes(byte_of[character] for character in token).decode("utf-8")
+    except (KeyError, UnicodeDecodeError):
+        return token

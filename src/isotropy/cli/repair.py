@@ -114,6 +114,7 @@ def repair(
     }
     fitted = made(str(method), options)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
+    expect_another_file(source, out, "repair")
     if save is not None:
         check_target(save)
     with running(engine, device, scheduler, checkpoint, "repair") as run:
@@ -128,6 +129,15 @@ def repair(
             fitted.save(save, note=note)
             say(f"saved {fitted!r} to {save}")
     say_skipped(n_skipped)
+
+
+def expect_another_file(source: str, out: Path | None, caller: str) -> None:
+    """Raise where the output would take the place of what is read."""
+    if out is not None and out.exists() and Path(source).exists() and out.samefile(source):
+        raise InputError(
+            f"{caller}: --out must be another file than SOURCE, got {str(out)!r} for both. The "
+            "rows as they are would be lost."
+        )
 
 
 def made(name: str, options: dict[str, Any]) -> Repair:
@@ -163,6 +173,7 @@ def apply(
     """
     fitted = loaded(repair, source)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
+    expect_another_file(source, out, "apply")
     with running(engine, device, scheduler, None, "apply") as run:
         written = fitted.transform(rows, out=out)
         say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")

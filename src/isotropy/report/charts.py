@@ -170,10 +170,7 @@ def points(view: View, n_dimensions: int) -> go.Figure:
     else:
         figure.add_scatter3d(**rows, **named, marker={"size": 2.5, "opacity": 0.8})
         figure.add_scatter3d(**zero, **cross, marker={"symbol": "cross", "size": 5, "color": CROSS})
-        axes = {
-            f"{axis}axis": {"title": {"text": title}}
-            for axis, title in zip("xyz", titles, strict=True)
-        }
+        axes = {f"{axis}axis": {"title": {"text": f"axis {i + 1}"}} for i, axis in enumerate("xyz")}
         figure.update_layout(scene=axes | {"aspectmode": "data"}, height=520)
     figure.update_layout(showlegend=False, hovermode="closest")
     return figure

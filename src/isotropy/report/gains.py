@@ -34,6 +34,8 @@ class Gain:
 class Evidence:
     """Gains of one comparison or advice, with what it says in words."""
 
+    title: str
+    conclusion: str
     words: str
     gains: tuple[Gain, ...]
     baselines: dict[str, float]
@@ -68,6 +70,8 @@ def _compared(found: Mapping[str, Any]) -> Evidence:
     first = results[0]
     words = [f"Repairs were fitted on {first['fitted_on']}.", *found["notes"]]
     return Evidence(
+        "What `compare` found",
+        "",
         " ".join(words),
         tuple(_gain(result, result["p_holm"]) for result in results if result["method"] != "none"),
         {r["task"]: float(r["score"]) for r in results if r["method"] == "none"},
@@ -78,10 +82,13 @@ def _compared(found: Mapping[str, Any]) -> Evidence:
 def _advised(found: Mapping[str, Any]) -> Evidence:
     reason, task, baseline = str(found["reason"]), str(found.get("task", "")), found["baseline"]
     if baseline is None:  # a diagnosis without labels
-        return Evidence(reason, (), {}, "p")
+        return Evidence("What `advise` found without labels", "", reason, (), {}, "p")
     gains = []
+    conclusion = "Leave it alone."
     if found["choice"] != "none":
-        gains.append(dict(found) | _named(found) | {"difference": found["score"] - baseline})
+        chosen = {"task": f"{task}, advised", "difference": found["score"] - baseline}
+        gains.append(dict(found) | _named(found) | chosen)
+        conclusion = f"Repair it: {_named(found)['repair']}."
     for row in found["candidates"]:
         if row["method"] != "none" and row["difference"] is not None:
             middle, reach = row["difference"], NORMAL * (row["standard_error"] or 0.0)
@@ -89,7 +96,9 @@ def _advised(found: Mapping[str, Any]) -> Evidence:
             inside = {"task": f"{task}, while choosing", "metric": found["metric"], "p": None}
             gains.append(dict(row) | _named(row) | inside | {"interval": ends})
     parts = tuple(_gain(gain, gain["p"]) for gain in gains)
-    return Evidence(reason, parts, {task: float(baseline)}, "one-sided p")
+    title = "What `advise` found, on folds not chosen with"
+    baselines = {f"{task}, advised": float(baseline)}
+    return Evidence(title, conclusion, reason, parts, baselines, "one-sided p")
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, str]:

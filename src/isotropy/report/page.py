@@ -12,7 +12,7 @@ from typing import Any
 
 from isotropy._version import __version__
 from isotropy.errors import InputError, MissingExtraError, reason
-from isotropy.measure import Geometry, measure
+from isotropy.measure import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, gains
 from isotropy.report.columns import carried, colourings, hover
@@ -196,7 +196,7 @@ def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
     found = {
         "views": [view.name for view in views],
         "numbers": [_numbers(view.geometry) for view in views],
-        "verdicts": [view.geometry.verdict for view in views],
+        "verdicts": [_verdict(view, view is first) for view in views],
         "charts": {
             section.name: {
                 "figures": [_plain(figure) for figure in section.figures],
@@ -218,6 +218,12 @@ def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
 
 def _plain(figure: Any) -> Any:
     return json.loads(figure.to_json())
+
+
+def _verdict(view: View, is_first: bool) -> str:
+    """The verdict; of a space that is repaired without the advice to leave it alone."""
+    words = view.geometry.verdict
+    return words if is_first else f"{view.name.capitalize()}: {words.removesuffix(ALONE).strip()}"
 
 
 def _numbers(geometry: Geometry) -> dict[str, str]:

@@ -108,7 +108,9 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             "Within clusters",
             f"All rows against rows within {N_CLUSTERS} k-means clusters, each made zero-mean, on "
             f"{first.sampled}. A space can be uneven as a whole and even within its clusters. An "
-            "isotropic one has a mean cosine of 0, and 1 in the other two.",
+            "isotropic one has a mean cosine of 0, and 1 in the other two. Both are of the rows "
+            "drawn: compare them with each other, not with the numbers above, which are of all "
+            "rows, since few rows look less even than many.",
             f"isotropy.metrics.local_isotropy(X, n_clusters={N_CLUSTERS})",
             [charts.local(view) for view in views],
             [_local(view) for view in views],
@@ -147,10 +149,11 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
         "evidence",
         "Does it help?",
         "Gain of each repair over none on a task, with its 95 % interval. An interval that "
-        "crosses zero shows nothing.",
+        "crosses zero shows nothing. What is marked as while choosing is scored on the folds that "
+        "`advise` chose with; its choice alone is tested on others.",
         'isotropy.compare(vectors, isotropy.tasks.open_task("sts", "pairs.tsv"))',
         [figure],
-        [" ".join(part.words for part in parts)],
+        [" ".join(f"{part.conclusion} {part.words}".strip() for part in parts)],
     )
 
 

@@ -121,6 +121,8 @@ def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
 
 def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -> File:
     suffix = os.path.splitext(path)[1].lower()
+    if not suffix and not paths.is_remote(path) and not os.path.exists(path):
+        raise InputError(f"{caller}: there is no file or folder {path!r}. Check the name.")
     if suffix not in FORMATS:
         raise InputError(
             f"{caller}: {path!r} must have a suffix that tells its format, got {suffix!r}. Use one "
