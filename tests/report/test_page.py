@@ -177,6 +177,6 @@ def test_gains_without_an_interval_are_listed_without_one(rows):
 
 def test_names_of_many_tasks_leave_room_for_their_gains():
     rows = [Gain(f"task {i}", "m", "center", 1.0, 0.5, (0.0, 1.0), 0.1) for i in range(12)]
-    one, many = (evidence_section([Evidence("", "", "", tuple(part), {}, "p")]).figures[0].layout.height
-                 for part in (rows[:1], rows))  # fmt: skip
+    parts = [Evidence("", "", "", tuple(part), {}, "p") for part in (rows[:1], rows)]
+    one, many = (evidence_section([part]).figures[0].layout.height for part in parts)
     assert many > one + 100

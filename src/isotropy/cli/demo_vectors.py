@@ -73,11 +73,12 @@ def _missing(package: str, fix: str) -> MissingExtraError:
 
 
 def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> dict[str, int]:
-    return {
-        written(t[1:]): i
-        for i, t in enumerate(tokens)
-        if t.startswith(start_of_word) and len(t) > 1
-    }
+    found: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if token.startswith(start_of_word) and len(token) > 1:
+            names = (written(token[1:]), token[1:], token)  # bytes of a character may be no word
+            found[next(name for name in names if name not in found)] = i
+    return found
 
 
 def _from_bytes(token: str) -> str:
