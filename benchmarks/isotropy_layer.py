@@ -2,7 +2,7 @@
 
     python benchmarks/isotropy_layer.py --data DATA --models MODELS --runs RUNS
         [--model distilbert-base-cased ...] [--task rte cola mrpc] [--seeds 5] [--device cuda]
-        [--out results/isotropy_layer.md]
+        [--jobs 1] [--precision tf32] [--out results/isotropy_layer.md]
 
 Each model is fine-tuned on 70 % of a task's training items, with early stopping on the others by
 the task's metric; then body and head are frozen and the layer is trained between them. IsoBN is in
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import warnings
 from pathlib import Path
 from typing import Any
 
+import scipy.stats
 import torch
 import transformers
 
@@ -28,44 +30,67 @@ METHODS = ("isotropy-layer", "isobn")
 Record = dict[str, Any]
 
 
-def outcomes(records: list[Record]) -> dict[str, list[tuple[float, Record]]]:
-    """(score, geometry of the head's input) of every finished run, for each of three states."""
-    found: dict[str, list[tuple[float, Record]]] = {"fine-tuned": [], "layer": [], "isobn": []}
+STATES = ("fine-tuned", "layer", "isobn")
+JUDGED_BY = {"rte": "accuracy", "cola": "matthews", "mrpc": "accuracy"}  # in that paper
+Outcome = tuple[float, Record]
+
+
+def outcomes(records: list[Record]) -> dict[str, list[Outcome]]:
+    """(score, geometry of the head's input) of every finished run, for each of the states."""
+    found: dict[str, list[Outcome]] = {state: [] for state in STATES}
     for record in records:
         if record["status"] != "finished":
             continue
-        after = record["score"], record["geometry"]["after"]["calibrated"]
+        metric = JUDGED_BY.get(record["task"], record["metric"])
+        after = record["metrics"][metric], record["geometry"]["after"]["calibrated"]
         if record["method"] == "isobn":
             found["isobn"].append(after)
             continue
         plain = record["finetuned"]
         found["layer"].append(after)
-        found["fine-tuned"].append((plain["score"], plain["geometry"]["features"]))
+        found["fine-tuned"].append((plain["metrics"][metric], plain["geometry"]["features"]))
     return found
 
 
-def median(runs: list[tuple[float, Record]], name: str) -> float:
+def median(runs: list[Outcome], name: str) -> float:
     return statistics.median(geometry[name] for _, geometry in runs)
 
 
-def performance(runs: list[tuple[float, Record]]) -> str:
+def performance(runs: list[Outcome]) -> str:
     scores = [100 * score for score, _ in runs]
     spread = statistics.stdev(scores) if len(scores) > 1 else float("nan")
     return f"{statistics.median(scores):.2f} ({spread:.2f})"
 
 
-def explained(runs: list[tuple[float, Record]]) -> str:
+def explained(runs: list[Outcome]) -> str:
     """Explained variance of the first one, two and three directions, of the run with median EV1."""
     values = sorted(geometry["explained_variance"] for _, geometry in runs)
-    return "/".join(f"{value:.2f}" for value in values[(len(values) - 1) // 2])
+    return "/".join(f"{value:.2f}" for value in values[(len(values) - 1) // 2][:3])
 
 
 def gain(before: float, after: float) -> str:
     return f"{100 * (after - before) / abs(before):+.1f} %" if before else ""
 
 
-def tables(cells: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
-    """Lines of both tables, of outcomes by (task, model)."""
+def change(before: list[Outcome], after: list[Outcome], paired: bool) -> str:
+    """Change of the mean score in points, its 95 % interval and p: paired by seed, or Welch's."""
+    one, two = ([100 * score for score, _ in runs] for runs in (before, after))
+    if min(len(one), len(two)) < 2:
+        return "NaN | NaN | NaN"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of runs that do not differ: p is NaN, and said
+        test = (
+            scipy.stats.ttest_rel(two, one)
+            if paired
+            else scipy.stats.ttest_ind(two, one, equal_var=False)
+        )
+        interval = test.confidence_interval()
+    difference = statistics.mean(two) - statistics.mean(one)
+    return f"{difference:+.2f} | {interval.low:+.2f} to {interval.high:+.2f} | {test.pvalue:.3f}"
+
+
+def tables(cells: dict[tuple[str, str], dict[str, list[Outcome]]]) -> list[str]:
+    """Lines of the tables, of outcomes by (task, model)."""
     lines = ["## Before and after the layer (medians; shape of table 2)", ""]
     lines += ["| task | model | | score | IsoScore |", "| --- | --- | --- | ---: | ---: |"]
     for (task, model), found in cells.items():
@@ -83,6 +108,15 @@ def tables(cells: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
         for label, runs in found.items():
             row = (performance(runs), explained(runs), f"{median(runs, 'isoscore'):.4f}")
             lines.append(f"| {task} | {model} | {label} | {len(runs)} | {' | '.join(row)} |")
+    lines += ["", "## Against the fine-tuned model", ""]
+    lines.append("Change of the mean score in points; the layer's runs are paired with the")
+    lines[-1] += " fine-tuned models they stand on (t-test), IsoBN's are runs of their own (Welch)."
+    lines += ["", "| task | model | | change | 95 % interval | p |"]
+    lines.append("| --- | --- | --- | ---: | ---: | ---: |")
+    for (task, model), found in cells.items():
+        for label in STATES[1:]:
+            cell = change(found["fine-tuned"], found[label], label == "layer")
+            lines.append(f"| {task} | {model} | {label} | {cell} |")
     return lines
 
 
@@ -99,36 +133,48 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=10, help="at most; early stopping ends them")
+    parser.add_argument("--precision", choices=["float32", "tf32", "bf16"])
     parser.add_argument("--max-train", type=int, help="training items, for a quick look")
     parser.add_argument("--out", type=Path, help="file for the tables, as Markdown")
     args = parser.parse_args()
-    settings = {"validation": 0.3, "epochs": args.epochs, "max_train": args.max_train}
+    settings = {
+        "validation": 0.3,
+        "epochs": args.epochs,
+        "max_train": args.max_train,
+        "precision": args.precision,
+    }
+    trial = Trial(
+        args.task,
+        args.model,
+        METHODS,
+        args.runs,
+        n_seeds=args.seeds,
+        data=args.data,
+        folder=args.models,
+        device=args.device,
+        jobs=args.jobs,
+        settings=settings,
+    )
+    records = trial.run(lambda record: print(said(record), flush=True))
     cells = {}
-    device = ""
-    for model in args.model:
-        for task in args.task:
-            trial = Trial(
-                [task],
-                [model],
-                METHODS,
-                args.runs,
-                n_seeds=args.seeds,
-                data=args.data,
-                folder=args.models,
-                device=args.device,
-                jobs=args.jobs,
-                settings=settings,
-            )
-            records = trial.run(lambda record: print(said(record), flush=True))
-            cells[task, model] = outcomes(records)
-            device = records[0]["device"]
+    for task in args.task:
+        for model in args.model:
+            name = Path(model).name
+            mine = [r for r in records if (r["task"], r["model"]) == (task, name)]
+            found = outcomes(mine)
+            if all(found.values()):
+                cells[task, name] = found
+            else:
+                print(f"{task} with {name} is left out: every run of a method diverged")
+    device = records[0]["device"]
     lines = tables(cells)
     print("\n".join(lines))
     if args.out:
+        precision = f" --precision {args.precision}" if args.precision else ""
         head = (
             f"`python benchmarks/isotropy_layer.py --model {' '.join(args.model)} --task "
-            f"{' '.join(args.task)} --seeds {args.seeds} --epochs {args.epochs}`: isotropy "
-            f"{isotropy.__version__}, torch {torch.__version__}, transformers "
+            f"{' '.join(args.task)} --seeds {args.seeds} --epochs {args.epochs}{precision}`: "
+            f"isotropy {isotropy.__version__}, torch {torch.__version__}, transformers "
             f"{transformers.__version__}, on {device}; 70/30 split of "
             f"{'all' if args.max_train is None else args.max_train} training items."
         )

@@ -1,6 +1,6 @@
 """Cost of each regulariser per training step, against its naive form, in one run.
 
-    python benchmarks/train.py [--repeat 3] [--skip-naive] [--out results/train_cost.md]
+    python benchmarks/train.py [--repeat 3] [--device cuda] [--skip-naive] [--out FILE]
 
 A step is the value and its gradient. Sizes: the output embeddings of a BERT (30,522 x 768) and
 batches of 32 x 768 and 4,096 x 768, all float32. Naive forms: the n x n cosines, the singular
@@ -45,12 +45,13 @@ def pairwise_cosine(X: torch.Tensor) -> torch.Tensor:
 
 def full_svd(X: torch.Tensor) -> torch.Tensor:
     singular = torch.linalg.svd(X, full_matrices=False).S
-    return ((singular - torch.arange(1, len(singular) + 1) ** -0.5) ** 2).sum()
+    ranks = torch.arange(1, len(singular) + 1, device=X.device)
+    return ((singular - ranks**-0.5) ** 2).sum()
 
 
-def losses(d: int) -> dict[str, tuple[Loss, Loss | None]]:
-    known = torch.eye(d)
-    flow = Flow(d)
+def losses(d: int, device: torch.device) -> dict[str, tuple[Loss, Loss | None]]:
+    known = torch.eye(d, device=device)
+    flow, norm = Flow(d).to(device), IsoBatchNorm(d).to(device)
     return {
         "mean_cosine": (functional.mean_cosine, pairwise_cosine),
         "spectrum_penalty": (
@@ -70,7 +71,7 @@ def losses(d: int) -> dict[str, tuple[Loss, Loss | None]]:
             lambda X: istar().IsoScore_star(X, known, 0.2, is_eval=False),
         ),
         "log_partition": (lambda X: functional.log_partition(X).logsumexp(dim=(0, 1)), None),
-        "IsoBatchNorm": (lambda X: IsoBatchNorm(d)(X).square().mean(), None),
+        "IsoBatchNorm": (lambda X: norm(X).square().mean(), None),
         "Flow": (lambda X: -flow.log_prob(X).mean(), None),
     }
 
@@ -78,10 +79,16 @@ def losses(d: int) -> dict[str, tuple[Loss, Loss | None]]:
 def step(loss: Loss, X: torch.Tensor) -> tuple[float, float, torch.Tensor]:
     """(seconds, value, gradient) of one step."""
     X = X.clone().requires_grad_()
-    start = time.perf_counter()
+    start = now(X.device)
     value = loss(X)
     value.backward()
-    return time.perf_counter() - start, value.item(), X.grad
+    return now(X.device) - start, value.item(), X.grad
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def measured(name: str, ours: Loss, naive: Loss | None, X: torch.Tensor, repeat: int) -> str:
@@ -107,6 +114,12 @@ def measured(name: str, ours: Loss, naive: Loss | None, X: torch.Tensor, repeat:
     return "| " + " | ".join(cells) + " |"
 
 
+def machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} threads, {platform.machine()}"
+
+
 def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:,.1f}"
 
@@ -114,12 +127,13 @@ def milliseconds(seconds: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3, help="times each is run at full size")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--skip-naive", action="store_true")
     parser.add_argument("--out", type=Path, help="file for the table, as Markdown")
     args = parser.parse_args()
     head = (
-        f"torch {torch.__version__}, isotropy {isotropy.__version__}, {torch.get_num_threads()} "
-        f"threads, {platform.machine()}; float32; best of {args.repeat}, of "
+        f"torch {torch.__version__}, isotropy {isotropy.__version__}, {machine(args.device)}; "
+        f"float32; best of {args.repeat}, of "
         f"{5 * args.repeat} for batches"
     )
     lines = [
@@ -128,15 +142,15 @@ def main() -> None:
     ]
     print("\n".join([head, *lines]), flush=True)
     for n, d in SIZES:
-        X = rows(n, d)
-        for name, (ours, naive) in losses(d).items():
+        X = rows(n, d).to(args.device)
+        for name, (ours, naive) in losses(d, args.device).items():
             if n == SIZES[0][0] and name in ("IsoBatchNorm", "Flow"):
                 continue  # these are for batches
             repeat = args.repeat if n == SIZES[0][0] else 5 * args.repeat
             lines.append(measured(name, ours, None if args.skip_naive else naive, X, repeat))
             print(lines[-1], flush=True)
     if args.out:
-        command = f"python benchmarks/train.py --repeat {args.repeat}"
+        command = f"python benchmarks/train.py --device {args.device} --repeat {args.repeat}"
         text = f"# Cost of the regularisers\n\n`{command}`: {head}.\n\n" + "\n".join(lines)
         args.out.write_text(f"{text}\n\n{READING}\n")
 

@@ -61,7 +61,7 @@ class IsoBatchNorm(nn.Module):
     def forward(self, x: Any) -> Any:
         if self.training:
             self._update(x.detach())
-        return x * self.scale().to(x.dtype) if self.weight > 0 else x
+        return x * self.scale().to(x.dtype)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _update(self, x: Any) -> None:
@@ -78,8 +78,9 @@ class IsoBatchNorm(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def scale(self) -> Any:
-        """The factor of every dimension, of shape (d,)."""
-        covariance, deviation = self.covariance / self.weight, self.deviation / self.weight
+        """The factor of every dimension, of shape (d,); one before the first step."""
+        weight = torch.where(self.weight > 0, self.weight, 1.0)
+        covariance, deviation = self.covariance / weight, self.deviation / weight
         products = torch.outer(deviation, deviation)
         varying = products > 0
         rho = torch.where(varying, covariance / torch.where(varying, products, 1.0), 0.0)
@@ -88,4 +89,4 @@ class IsoBatchNorm(nn.Module):
         variance = covariance.diagonal()
         before, after = variance.sum(), (variance * scale**2).sum()
         kept = (before / torch.where(after > 0, after, 1.0)).sqrt()
-        return scale * torch.where(after > 0, kept, 1.0)
+        return torch.where(self.weight > 0, scale * torch.where(after > 0, kept, 1.0), 1.0)

@@ -18,6 +18,14 @@ IGNORED = -100  # label of a position that is not predicted
 EVALUATED_TOGETHER = 4  # batches of evaluation are this many times as large
 
 
+def on_device(rows: Rows, device: Any) -> Tensor:
+    """The numbers as a tensor on the device, for which the host does not wait."""
+    numbers = torch.from_numpy(rows)
+    return (numbers.pin_memory() if device.type == "cuda" else numbers).to(
+        device, non_blocking=True
+    )
+
+
 class Tokens:
     """Token numbers of texts, padded to the longest, on a device; lengths on the host."""
 
@@ -111,7 +119,7 @@ class Items:
         return len(self.part)
 
     def batch(self, rows: Rows) -> Batch:
-        index = torch.from_numpy(rows).to(self.device)
+        index = on_device(rows, self.device)
         width = int(self.lengths[rows].max())
         sides = [side.batch(rows, index, width) for side in self.sides]
         inputs = {name: torch.cat([side[name] for side in sides]) for name in sides[0]}

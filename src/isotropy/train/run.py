@@ -23,7 +23,7 @@ from isotropy.repairs.networks.joint_loss import JointLoss
 from isotropy.sources.loading import extra
 from isotropy.train import task_data
 from isotropy.train.functional import isoscore, log_inverse
-from isotropy.train.items import Batch, Items
+from isotropy.train.items import Batch, Items, on_device
 from isotropy.train.methods import IsotropyLayerMethod, method_of
 from isotropy.train.networks import evaluating, load_network
 from isotropy.train.settings import Settings
@@ -303,7 +303,7 @@ class _Run:
         optimizer = torch.optim.AdamW(parameters, lr=method.layer_lr, weight_decay=0.0)
 
         def step(rows: NDArray[np.int64]) -> Tensor:
-            index = torch.from_numpy(rows).to(self.device)
+            index = on_device(rows, self.device)
             calibrated = layer(features[index].transpose(0, 1).flatten(0, 1))
             task_loss, _ = network.judged(calibrated, self.train.labels[index])
             loss = joint(task_loss, log_inverse(isoscore(calibrated)))

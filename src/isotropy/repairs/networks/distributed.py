@@ -7,9 +7,14 @@ from typing import Any
 import torch.distributed
 
 
+def distributed() -> bool:
+    """Whether there are other processes to sum over."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def summed(tensor: Any) -> Any:
     """The sum of a tensor over all processes; the tensor itself where there is but one."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not distributed():
         return tensor
     total = tensor.clone()
     torch.distributed.all_reduce(total)
@@ -18,9 +23,11 @@ def summed(tensor: Any) -> Any:
 
 def centred(X: Any) -> tuple[float, Any, Any]:
     """(rows of all processes, their mean, these rows less it)."""
-    count = summed(torch.tensor(float(X.shape[0]), dtype=torch.float64, device=X.device))
-    mean = summed(X.sum(dim=0)) / count.to(X.dtype)
-    return float(count), mean, X - mean
+    count = float(X.shape[0])
+    if distributed():
+        count = float(summed(torch.tensor(count, dtype=torch.float64, device=X.device)))
+    mean = summed(X.sum(dim=0)) / count
+    return count, mean, X - mean
 
 
 def scatter(X: Any) -> tuple[float, Any]:

@@ -25,10 +25,14 @@ class ActNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d))
         self.log_scale = nn.Parameter(torch.zeros(d))
         self.register_buffer("started", torch.tensor(False))
+        self._known_started = False  # asking the buffer at every step would wait for the device
+        self.register_load_state_dict_post_hook(_ask_again)
 
     def forward(self, x: Any) -> tuple[Any, Any]:
-        if self.training and not self.started:
-            self._start(x.detach())
+        if self.training and not self._known_started:
+            if not self.started:
+                self._start(x.detach())
+            self._known_started = True
         return (x + self.bias) * self.log_scale.exp(), self.log_scale.sum()
 
     def inverse(self, z: Any) -> Any:
@@ -44,6 +48,10 @@ class ActNorm(nn.Module):
         self.bias.copy_(-mean)
         self.log_scale.copy_(-torch.where(varying, deviation, 1.0).log())
         self.started.fill_(True)
+
+
+def _ask_again(module: Any, _: Any) -> None:
+    module._known_started = False
 
 
 class Coupling(nn.Module):

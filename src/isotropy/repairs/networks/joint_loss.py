@@ -61,11 +61,10 @@ class JointLoss(nn.Module):
         found = losses.detach().to(self.means)
         if self.training:
             found = summed(found) / summed(torch.ones_like(found))
-            if self.step == 0:
-                self.means.copy_(found)
+            self.means.copy_(torch.where(self.step == 0, found, self.means))
         sizes = self.means.abs()
         task, isotropy = losses * sizes.mean() / (sizes + self.eps)
         if self.training:
-            self.means.lerp_(found, self.smoothing / (1 + int(self.step)))
+            self.means.lerp_(found, self.smoothing / (1 + self.step).to(found))
             self.step += 1
         return self.alpha * task + (1 - self.alpha) * isotropy
