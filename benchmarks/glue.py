@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import scipy.stats
 
 from isotropy.train.methods import Method
 from isotropy.train.summary import NONE, Row, geometry, remarks, summary
@@ -58,6 +59,9 @@ def main() -> None:
     parser.add_argument("--max-eval", type=int, default=None)
     parser.add_argument("--batch-size", type=int, default=None)
     parser.add_argument("--max-length", type=int, default=None)
+    parser.add_argument(
+        "--alone", type=Path, help="folder of runs, one at a time, to take times of"
+    )
     parser.add_argument("--out", default="results/train.md", help="none is written for none")
     options = parser.parse_args()
     generated = all(TASKS[task].kind == GENERATION for task in options.task)
@@ -79,7 +83,7 @@ def main() -> None:
         trial.run(say)
     finally:
         if options.out != "none":
-            write(Path(options.work), Path(options.out))
+            write(Path(options.work), Path(options.out), options.alone)
 
 
 def say(record: dict) -> None:
@@ -92,17 +96,22 @@ def say(record: dict) -> None:
     )
 
 
-def write(work: Path, out: Path) -> None:
-    """results/train.md of the runs that are there; words above the mark stay."""
-    records = [read(path) for path in sorted(work.glob("*.json"))]
+def rows_of(work: Path) -> list[Row]:
+    rows = summary([read(path) for path in sorted(work.glob("*.json"))])
     order = [*TASKS], [*Method.by_name]
-    rows = summary(records)
     rows.sort(key=lambda r: (r.model, order[0].index(r.task), place(r.method, order[1])))
+    return rows
+
+
+def write(work: Path, out: Path, alone: Path | None = None) -> None:
+    """results/train.md of the runs that are there; words above the mark stay."""
+    rows = rows_of(work)
     glue = [row for row in rows if TASKS[row.task].kind != GENERATION]
     generated = [row for row in rows if TASKS[row.task].kind == GENERATION]
     lines = [MARK, "", *HEAD]
     if glue:
-        lines += [*scores(glue), *tests(glue), *isotropy(glue), *vectors(glue), *times(glue)]
+        lines += [*scores(glue), *tests(glue), *overall(glue), *isotropy(glue), *vectors(glue)]
+        lines += times(glue) if alone is None else times(rows_of(alone), "one run at a time")
     if generated:
         lines += [*generation(generated), *tests(generated), *times(generated)]
     lines += used(rows)
@@ -204,6 +213,27 @@ def tests(rows: Sequence[Row]) -> list[str]:
     return [*lines, ""]
 
 
+def overall(rows: Sequence[Row]) -> list[str]:
+    """The mean change of each method over models and tasks, with and without WNLI."""
+    lines = ["## Over models and tasks", "", "Mean of the changes above in points, with a 95 %"]
+    lines[-1] += " interval (t over cells of model and task), and how many cells went up."
+    lines += ["", "| method | all | interval | up | without wnli | interval | up |"]
+    lines.append("| --- |" + " ---: |" * 6)
+    for method in unique([row for row in rows if row.method != NONE], "method"):
+        cells = []
+        for left_out in ((), ("wnli",)):
+            mine = [r for r in rows if r.method == method and r.task not in left_out]
+            changes = [100 * r.difference for r in mine if not math.isnan(r.difference)]
+            low, high = scipy.stats.t.interval(
+                0.95, len(changes) - 1, np.mean(changes), scipy.stats.sem(changes)
+            )
+            up = sum(change > 0 for change in changes)
+            cells += [f"{np.mean(changes):+.2f}", f"{low:+.2f} to {high:+.2f}"]
+            cells.append(f"{up} of {len(changes)}")
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
 def isotropy(rows: Sequence[Row]) -> list[str]:
     def cell(row: Row) -> list[str]:
         one, two = (geometry(row.records, "after", "output", name) for name in ("i1", "i2"))
@@ -221,9 +251,9 @@ def vectors(rows: Sequence[Row]) -> list[str]:
         logs = [[v / math.log(10) for v in geometry(*one, "log_i1")] for one in when]
         score = [geometry(*one, "isoscore") for one in when]
         first = [[np.nan if v is np.nan else v[0] for v in evs(*one)] for one in when]
-        return [
-            " → ".join(spread(values, digits) for values in pair)
-            for pair, digits in ((logs, 1), (score, 4), (first, 2))
+        return [  # before training, all seeds are alike
+            f"{spread(before[:1], digits)} → {spread(after, digits)}"
+            for (before, after), digits in ((logs, 1), (score, 4), (first, 2))
         ]
 
     lines = ["## [CLS] before and after training", ""]
@@ -241,7 +271,7 @@ def calibrated(row: Row) -> bool:
     return any("calibrated" in r.get("geometry", {}).get("after", {}) for r in row.records)
 
 
-def times(rows: Sequence[Row]) -> list[str]:
+def times(rows: Sequence[Row], how: str = "several runs at a time") -> list[str]:
     base = {(r.model, r.task): r.seconds_per_epoch for r in rows if r.method == NONE}
 
     def cell(row: Row) -> list[str]:
@@ -252,14 +282,14 @@ def times(rows: Sequence[Row]) -> list[str]:
     lines = [
         "## Times",
         "",
-        f"Seconds an epoch, the same over none's, peak memory in MB; {devices}.",
+        f"Seconds an epoch, the same over none's, peak memory in MB; {devices}, {how}.",
     ]
     return [*lines, "", *grid(rows, ["s", "x none", "MB"], cell)]
 
 
 def generation(rows: Sequence[Row]) -> list[str]:
     lines = ["## Translation and summarisation", ""]
-    lines.append("Scores times 100; I1 and I2 of the output embeddings after training.")
+    lines.append("Scores times 100; log10 I1 and I2 of the output embeddings after training.")
     for task in unique(rows, "task"):
         mine = [row for row in rows if row.task == task]
         names = TASKS[task].metrics
@@ -268,7 +298,8 @@ def generation(rows: Sequence[Row]) -> list[str]:
         for row in mine:
             done = [r for r in row.records if r["status"] == "finished"]
             cells = [spread([r["metrics"][name] for r in done], scale=100) for name in names]
-            cells += [spread(geometry(row.records, "after", "output", n), 3) for n in ("i1", "i2")]
+            logs, i2 = (geometry(row.records, "after", "output", n) for n in ("log_i1", "i2"))
+            cells += [spread(logs, scale=1 / math.log(10)), spread(i2, 3)]
             first = row.records[0]
             cells += [f"{row.seconds_per_epoch / 60:.2f}", f"{first['n_train']:,}"]
             cells.append(f"{first['n_evaluated']:,}")
@@ -302,7 +333,7 @@ def shown(value) -> str:
 
 
 TITLE = "# Calibration in training\n\n"
-TAIL = "I1 | I2 | min/epoch | trained on | scored on"
+TAIL = "log10 I1 | I2 | min/epoch | trained on | scored on"
 HEAD = [
     "Made by `python benchmarks/glue.py --models DIR --data DIR --work DIR`, of the runs that are",
     "in the folder. The head is one linear layer on the last layer's [CLS]. `cosine`, the two",

@@ -14,14 +14,12 @@ shape of tables 2 and 3 of the paper on the isotropy layer.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
-import warnings
 from pathlib import Path
 from typing import Any
 
 import scipy.stats
-import torch
-import transformers
 
 import isotropy
 from isotropy.train.trial import Trial
@@ -77,15 +75,13 @@ def change(before: list[Outcome], after: list[Outcome], paired: bool) -> str:
     one, two = ([100 * score for score, _ in runs] for runs in (before, after))
     if min(len(one), len(two)) < 2:
         return "NaN | NaN | NaN"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of runs that do not differ: p is NaN, and said
-        test = (
-            scipy.stats.ttest_rel(two, one)
-            if paired
-            else scipy.stats.ttest_ind(two, one, equal_var=False)
-        )
-        interval = test.confidence_interval()
+    test = scipy.stats.ttest_ind(two, one, equal_var=False)
+    if paired:
+        test = scipy.stats.ttest_rel(two, one)
     difference = statistics.mean(two) - statistics.mean(one)
+    if not math.isfinite(test.statistic):
+        return f"{difference:+.2f} | NaN | NaN"
+    interval = test.confidence_interval()
     return f"{difference:+.2f} | {interval.low:+.2f} to {interval.high:+.2f} | {test.pvalue:.3f}"
 
 
@@ -166,16 +162,16 @@ def main() -> None:
                 cells[task, name] = found
             else:
                 print(f"{task} with {name} is left out: every run of a method diverged")
-    device = records[0]["device"]
     lines = tables(cells)
     print("\n".join(lines))
     if args.out:
         precision = f" --precision {args.precision}" if args.precision else ""
+        versions = records[0]["versions"]
         head = (
             f"`python benchmarks/isotropy_layer.py --model {' '.join(args.model)} --task "
             f"{' '.join(args.task)} --seeds {args.seeds} --epochs {args.epochs}{precision}`: "
-            f"isotropy {isotropy.__version__}, torch {torch.__version__}, transformers "
-            f"{transformers.__version__}, on {device}; 70/30 split of "
+            f"isotropy {isotropy.__version__}, torch {versions['torch']}, transformers "
+            f"{versions['transformers']}, on {records[0]['device']}; 70/30 split of "
             f"{'all' if args.max_train is None else args.max_train} training items."
         )
         args.out.write_text("\n".join(["# The isotropy layer", "", head, "", *lines, ""]))

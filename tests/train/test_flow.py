@@ -83,6 +83,15 @@ def test_actnorm_starts_from_the_first_batch_in_training():
     assert torch.equal(other(x)[0], flow(x)[0])
 
 
+def test_a_flow_that_is_put_back_to_before_its_start_starts_again():
+    x = 7 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) - 3
+    flow = Flow(6)
+    fresh = {name: value.clone() for name, value in flow.state_dict().items()}
+    flow(x)
+    flow.load_state_dict(fresh)
+    assert torch.allclose(flow(100 * x)[0].std(dim=0, correction=0), torch.ones(6), atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [torch.ones(1, 4), torch.full((8, 4), 0.1), torch.zeros(8, 4)])
 def test_a_start_that_does_not_vary_is_only_centred(rows):
     z, logdet = Flow(4)(rows)

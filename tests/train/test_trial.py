@@ -21,6 +21,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 running = importlib.import_module("isotropy.train.run")
 trials = importlib.import_module("isotropy.train.trial")
 methods = importlib.import_module("isotropy.train.methods")
+networks = importlib.import_module("isotropy.train.networks")
 Job, Method, Trial = running.Job, methods.Method, trials.Trial
 
 ENCODERS = ("rte", "stsb", "stsb-siamese")
@@ -186,6 +187,21 @@ def test_the_head_after_a_flow_starts_from_the_labels(job):
     assert classed.network.head.bias.tolist() == pytest.approx(expected)
     assert running._Run(job("stsb", "none")).network.head.bias.item() == 0
     assert running._Run(job("stsb-siamese", "flow")).network.calibration.flow.d == 16
+
+
+def test_an_output_layer_after_a_flow_starts_as_its_twin(job):
+    """Pretrained weights would be of no use on whitened states; tied ones are let go."""
+    plain, calibrated = (running._Run(job("multi30k", s, model="t5")) for s in ("none", "flow"))
+    batch = plain.evaluated.batch(np.arange(6))
+    with networks.evaluating(plain.network), networks.evaluating(calibrated.network):
+        one, two = plain.network(batch), calibrated.network(batch)
+    torch.testing.assert_close(two.loss, one.loss, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(two.features, two.calibrated, rtol=0.1)
+    input_, output = calibrated.network.input, calibrated.network.output
+    assert input_.data_ptr() != output.data_ptr()
+    torch.testing.assert_close(input_, plain.network.input, rtol=0, atol=0)
+    texts = [run._generated(run.evaluated) for run in (plain, calibrated)]
+    assert texts[0] == texts[1]
 
 
 def test_the_isotropy_layer_is_trained_after_all_else_is_frozen(job):

@@ -37,7 +37,7 @@ class Method:
     lr : float, optional
         Learning rate of its own parameters, where that is not the network's.
     centres : bool
-        Whether the head gets rows that have no mean, so that its bias is to start from the labels.
+        Whether the head gets rows that have no mean, for which it is to be made ready.
     """
 
     name: ClassVar[str] = ""
@@ -176,6 +176,13 @@ class FlowCalibration(nn.Module):
         self.flow = Flow(d)
         self.surprise: Tensor = 0.0
 
+    def start(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Start the flow from rows; (centre, axes) of what it then is, rows = centre + z @ axes."""
+        self.flow.train()(rows.float())
+        numbers = torch.eye(self.flow.d, device=rows.device)
+        centre = self.flow.inverse(torch.zeros_like(numbers[:1]))[0]
+        return centre, self.flow.inverse(numbers) - centre
+
     def forward(self, rows: Tensor) -> Tensor:
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.float()
@@ -192,7 +199,9 @@ class FlowMethod(Method):
     The head gets f^-1([CLS]), or, where text is generated, f^-1 of the states at every predicted
     token; ActNorm starts from the first batch. The flow takes every mean away, and learns faster
     than the body: what all answers have in common must be in the head's bias, which starts from
-    the labels. Otherwise the body moves the mean and the flow undoes it, without end.
+    the labels. Otherwise the body moves the mean and the flow undoes it, without end. An output
+    layer that is pretrained starts as its twin for the flow's rows, with a bias, so that the first
+    step predicts what the model did.
     """
 
     name = "flow"

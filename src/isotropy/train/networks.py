@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from isotropy.errors import InputError
 from isotropy.sources.loading import extra, first_line, loading, place
-from isotropy.train.items import IGNORED, Batch
+from isotropy.train.items import IGNORED, Batch, Items
 from isotropy.train.regularizers import Tensors
 from isotropy.train.task_data import CALLER, GENERATION, MOST, REGRESSION, SIAMESE, TaskData
 
 Tensor = Any
+STARTED_FROM = 64  # items whose states a calibration starts from
 HEAD_DEVIATION = 0.02  # of a new head's weights, as transformers starts it
 DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "dropout")
 
@@ -83,8 +85,8 @@ class Network(nn.Module):
         """(loss of the task, scores) of what the head gets."""
         raise NotImplementedError
 
-    def expect(self, labels: Tensor) -> None:
-        """Start a head that has a bias from what the labels are without any knowledge of texts."""
+    def expect(self, items: Items) -> None:
+        """Start the head as what gets rows without a mean: from what is known before training."""
 
     def pooled(self, last: Tensor, batch: Batch) -> Tensor:
         """One row a text of the last hidden states."""
@@ -121,9 +123,9 @@ class Classifier(Network):
         return self.head.weight
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def expect(self, labels: Tensor) -> None:
+    def expect(self, items: Items) -> None:
         """The bias becomes the mean of the labels, or the logarithm of the share of each class."""
-        n_outputs = len(self.head.bias)
+        labels, n_outputs = items.labels, len(self.head.bias)
         if n_outputs == 1:
             self.head.bias.fill_(labels.mean())
         else:
@@ -159,6 +161,25 @@ class Generator(Network):
         self._seen: tuple[Tensor, Tensor] = (None, None)
         self._predicted: Tensor = None
         body.get_output_embeddings().register_forward_pre_hook(self._calibrate)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def expect(self, items: Items) -> None:
+        """The output layer becomes its own twin for calibrated states: at the start, all is as was.
+
+        The calibration starts from the states of the first items. Input embeddings that were tied
+        to the output layer are then not.
+        """
+        with evaluating(self):
+            states = self(items.batch(np.arange(min(len(items), STARTED_FROM)))).features
+        centre, axes = self.calibration.start(states)
+        known = self.body.get_output_embeddings()
+        twin = nn.Linear(*known.weight.shape[::-1]).to(known.weight)
+        twin.weight.copy_(known.weight @ axes.T)
+        twin.bias.copy_(known.weight @ centre)
+        if known.bias is not None:
+            twin.bias.add_(known.bias)
+        twin.register_forward_pre_hook(self._calibrate)
+        self.body.set_output_embeddings(twin)
 
     def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
         states = given[0]

@@ -141,7 +141,7 @@ class _Run:
         self.train, self.evaluated = self._items(train), self._items(evaluated)
         self.kept = None if kept is None else self._items(kept)
         if self.method.centres:
-            self.network.expect(self.train.labels)
+            self.network.expect(self.train)
 
     def _items(self, part: task_data.Part) -> Items:
         longest = self.tokenizer.model_max_length

@@ -9,7 +9,7 @@ import torch.distributed
 
 def distributed() -> bool:
     """Whether there are other processes to sum over."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def summed(tensor: Any) -> Any:
