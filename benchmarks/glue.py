@@ -114,7 +114,7 @@ def write(work: Path, out: Path, alone: Path | None = None) -> None:
         lines += times(glue) if alone is None else times(rows_of(alone), "one run at a time")
     if generated:
         lines += [*generation(generated), *tests(generated), *times(generated)]
-    lines += used(rows)
+    lines += [*searches(work), *used(rows)]
     words = out.read_text("utf-8").partition(MARK)[0] if out.exists() else TITLE
     out.write_text(words + "\n".join(lines) + "\n", encoding="utf-8")
     print(f"wrote {out} of {sum(len(row.scores) for row in rows)} runs")
@@ -305,6 +305,42 @@ def generation(rows: Sequence[Row]) -> list[str]:
             cells.append(f"{first['n_evaluated']:,}")
             lines.append(f"| {row.model} | {row.method} | " + " | ".join(cells) + " |")
     return [*lines, ""]
+
+
+def searches(work: Path) -> list[str]:
+    """What each weight scored on the part of the training items that weights are chosen on."""
+    records = [read(path) for path in sorted(work.glob("search--*.json"))]
+    if not records:
+        return []
+    lines = ["## The search for weights", "", "Mean score times 100 on a fifth of the training"]
+    lines[-1] += (
+        " items over the cells of model and task (seed 0), in how many cells the weight was"
+    )
+    lines[-1] += " best, and in how many the model called all items the same."
+    lines += ["", "| method | weight | cells | mean | best | all the same |"]
+    lines.append("| --- |" + " ---: |" * 5)
+    best: dict[tuple[str, ...], float] = {}
+    for record in records:
+        cell = cell_of(record)
+        best[cell] = max(best.get(cell, -math.inf), record["score"])
+    order = [*Method.by_name]
+    specs = sorted({r["spec"] for r in records}, key=lambda s: (place(s, order)[0], weight(s)))
+    for spec in specs:
+        mine = [r for r in records if r["spec"] == spec]
+        known_scores = [r["score"] for r in mine if not math.isnan(r["score"])]
+        wins = sum(r["score"] == best[cell_of(r)] for r in mine)
+        same = sum(r.get("metrics", {}).get("n_called") == 1 for r in mine)
+        cells = [f"{weight(spec):g}", str(len(mine)), f"{100 * np.mean(known_scores):.2f}"]
+        lines.append(f"| {spec.partition(':')[0]} | {' | '.join(cells)} | {wins} | {same} |")
+    return [*lines, ""]
+
+
+def cell_of(record: dict) -> tuple[str, ...]:
+    return record["model"], record["task"], record["spec"].partition(":")[0]
+
+
+def weight(spec: str) -> float:
+    return float(spec.partition("weight=")[2])
 
 
 def used(rows: Sequence[Row]) -> list[str]:

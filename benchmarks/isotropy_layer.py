@@ -25,6 +25,8 @@ import isotropy
 from isotropy.train.trial import Trial
 
 METHODS = ("isotropy-layer", "isobn")
+TITLE = "# The isotropy layer\n\n"
+MARK = "<!-- figures -->"  # what stands above it in --out is kept
 Record = dict[str, Any]
 
 
@@ -113,7 +115,21 @@ def tables(cells: dict[tuple[str, str], dict[str, list[Outcome]]]) -> list[str]:
         for label in STATES[1:]:
             cell = change(found["fine-tuned"], found[label], label == "layer")
             lines.append(f"| {task} | {model} | {label} | {cell} |")
+    for label in STATES[1:] if len(cells) > 1 else ():
+        changes = [
+            mean_score(found[label]) - mean_score(found["fine-tuned"]) for found in cells.values()
+        ]
+        test = scipy.stats.ttest_1samp(changes, 0.0)
+        low, high = test.confidence_interval()
+        lines.append(
+            f"| mean of the {len(cells)} | | {label} | {statistics.mean(changes):+.2f} | "
+            f"{low:+.2f} to {high:+.2f} | {test.pvalue:.3f} |"
+        )
     return lines
+
+
+def mean_score(runs: list[Outcome]) -> float:
+    return 100 * statistics.mean(score for score, _ in runs)
 
 
 def main() -> None:
@@ -174,7 +190,8 @@ def main() -> None:
             f"{versions['transformers']}, on {records[0]['device']}; 70/30 split of "
             f"{'all' if args.max_train is None else args.max_train} training items."
         )
-        args.out.write_text("\n".join(["# The isotropy layer", "", head, "", *lines, ""]))
+        words = args.out.read_text("utf-8").partition(MARK)[0] if args.out.exists() else TITLE
+        args.out.write_text(words + "\n".join([MARK, "", head, "", *lines, ""]), encoding="utf-8")
 
 
 def said(record: Record) -> str:
