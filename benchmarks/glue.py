@@ -106,12 +106,15 @@ def rows_of(work: Path) -> list[Row]:
 def write(work: Path, out: Path, alone: Path | None = None) -> None:
     """results/train.md of the runs that are there; words above the mark stay."""
     rows = rows_of(work)
+    timed = [] if alone is None else rows_of(alone)
+    if alone is not None and not timed:
+        raise SystemExit(f"--alone: there are no runs in {alone}")
     glue = [row for row in rows if TASKS[row.task].kind != GENERATION]
     generated = [row for row in rows if TASKS[row.task].kind == GENERATION]
     lines = [MARK, "", *HEAD]
     if glue:
         lines += [*scores(glue), *tests(glue), *overall(glue), *isotropy(glue), *vectors(glue)]
-        lines += times(glue) if alone is None else times(rows_of(alone), "one run at a time")
+        lines += times(timed, "one run at a time") if timed else times(glue)
     if generated:
         lines += [*generation(generated), *tests(generated), *times(generated)]
     lines += [*searches(work), *used(rows)]
@@ -216,7 +219,8 @@ def tests(rows: Sequence[Row]) -> list[str]:
 def overall(rows: Sequence[Row]) -> list[str]:
     """The mean change of each method over models and tasks, with and without WNLI."""
     lines = ["## Over models and tasks", "", "Mean of the changes above in points, with a 95 %"]
-    lines[-1] += " interval (t over cells of model and task), and how many cells went up."
+    lines[-1] += " interval (t over cells of model and task, as if these were independent, though"
+    lines[-1] += " models share tasks), and how many cells went up."
     lines += ["", "| method | all | interval | up | without wnli | interval | up |"]
     lines.append("| --- |" + " ---: |" * 6)
     for method in unique([row for row in rows if row.method != NONE], "method"):
@@ -224,14 +228,18 @@ def overall(rows: Sequence[Row]) -> list[str]:
         for left_out in ((), ("wnli",)):
             mine = [r for r in rows if r.method == method and r.task not in left_out]
             changes = [100 * r.difference for r in mine if not math.isnan(r.difference)]
-            low, high = scipy.stats.t.interval(
-                0.95, len(changes) - 1, np.mean(changes), scipy.stats.sem(changes)
-            )
             up = sum(change > 0 for change in changes)
-            cells += [f"{np.mean(changes):+.2f}", f"{low:+.2f} to {high:+.2f}"]
-            cells.append(f"{up} of {len(changes)}")
+            cells += [*mean_and_interval(changes), f"{up} of {len(changes)}"]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return [*lines, ""]
+
+
+def mean_and_interval(changes: Sequence[float]) -> list[str]:
+    if len(changes) < 2:
+        return [f"{changes[0]:+.2f}" if changes else "NaN", "NaN"]
+    mean = float(np.mean(changes))
+    low, high = scipy.stats.t.interval(0.95, len(changes) - 1, mean, scipy.stats.sem(changes))
+    return [f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
 
 
 def isotropy(rows: Sequence[Row]) -> list[str]:
@@ -271,7 +279,7 @@ def calibrated(row: Row) -> bool:
     return any("calibrated" in r.get("geometry", {}).get("after", {}) for r in row.records)
 
 
-def times(rows: Sequence[Row], how: str = "several runs at a time") -> list[str]:
+def times(rows: Sequence[Row], how: str = "as they were run") -> list[str]:
     base = {(r.model, r.task): r.seconds_per_epoch for r in rows if r.method == NONE}
 
     def cell(row: Row) -> list[str]:
@@ -289,7 +297,10 @@ def times(rows: Sequence[Row], how: str = "several runs at a time") -> list[str]
 
 def generation(rows: Sequence[Row]) -> list[str]:
     lines = ["## Translation and summarisation", ""]
-    lines.append("Scores times 100; log10 I1 and I2 of the output embeddings after training.")
+    lines.append(
+        "Scores times 100; log10 I1 and I2 of the output embeddings after training (with a"
+    )
+    lines[-1] += " flow, of the twin that it gets: in other coordinates from the first step on)."
     for task in unique(rows, "task"):
         mine = [row for row in rows if row.task == task]
         names = TASKS[task].metrics
@@ -316,7 +327,8 @@ def searches(work: Path) -> list[str]:
     lines[-1] += (
         " items over the cells of model and task (seed 0), in how many cells the weight was"
     )
-    lines[-1] += " best, and in how many the model called all items the same."
+    lines[-1] += " best (ties count for each weight; the smallest of them is used), and in how many"
+    lines[-1] += " the model called all items the same."
     lines += ["", "| method | weight | cells | mean | best | all the same |"]
     lines.append("| --- |" + " ---: |" * 5)
     best: dict[tuple[str, ...], float] = {}
@@ -336,7 +348,7 @@ def searches(work: Path) -> list[str]:
 
 
 def cell_of(record: dict) -> tuple[str, ...]:
-    return record["model"], record["task"], record["spec"].partition(":")[0]
+    return record["model"], record["task"], record["spec"].partition("weight=")[0]
 
 
 def weight(spec: str) -> float:
@@ -376,7 +388,8 @@ HEAD = [
     "`spectrum` and `isoscore-star` regularise that [CLS], the head's input, in every step (where",
     "text is generated, cosine and spectrum the output embeddings), or what `on=` says; `isobn`",
     "and `flow` stand between [CLS] and head, the flow trained along by its own likelihood, the",
-    "head's bias started from the labels, as the flow takes every mean away; the `isotropy-layer`",
+    "head's bias started from the labels, as the flow takes every mean away (where text is",
+    "generated, the output layer starts as its twin for the flow's rows); the `isotropy-layer`",
     "is trained after fine-tuning, all else frozen. `*`: better than none at 5 % (Welch, as the",
     "paper marks it); `**`: also by Holm over the methods.",
     "",

@@ -14,7 +14,6 @@ shape of tables 2 and 3 of the paper on the isotropy layer.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,14 @@ def outcomes(records: list[Record]) -> dict[str, list[Outcome]]:
             continue
         metric = JUDGED_BY.get(record["task"], record["metric"])
         after = record["metrics"][metric], record["geometry"]["after"]["calibrated"]
-        if record["method"] == "isobn":
-            found["isobn"].append(after)
-            continue
-        plain = record["finetuned"]
-        found["layer"].append(after)
-        found["fine-tuned"].append((plain["metrics"][metric], plain["geometry"]["features"]))
+        states = {"isobn": after}
+        if record["method"] != "isobn":
+            plain = record["finetuned"]
+            before = plain["metrics"][metric], plain["geometry"]["features"]
+            states = {"fine-tuned": before, "layer": after}
+        if all(score is not None for score, _ in states.values()):  # null where it is undefined
+            for state, outcome in states.items():
+                found[state].append(outcome)
     return found
 
 
@@ -74,15 +75,18 @@ def gain(before: float, after: float) -> str:
 
 def change(before: list[Outcome], after: list[Outcome], paired: bool) -> str:
     """Change of the mean score in points, its 95 % interval and p: paired by seed, or Welch's."""
-    one, two = ([100 * score for score, _ in runs] for runs in (before, after))
+    one, two = [[100 * score for score, _ in runs] for runs in (before, after)]
     if min(len(one), len(two)) < 2:
         return "NaN | NaN | NaN"
+    difference = statistics.mean(two) - statistics.mean(one)
+    varying = (
+        [after - before for before, after in zip(one, two, strict=True)] if paired else one + two
+    )
+    if max(varying) - min(varying) < 1e-9:
+        return f"{difference:+.2f} | NaN | NaN"
     test = scipy.stats.ttest_ind(two, one, equal_var=False)
     if paired:
         test = scipy.stats.ttest_rel(two, one)
-    difference = statistics.mean(two) - statistics.mean(one)
-    if not math.isfinite(test.statistic):
-        return f"{difference:+.2f} | NaN | NaN"
     interval = test.confidence_interval()
     return f"{difference:+.2f} | {interval.low:+.2f} to {interval.high:+.2f} | {test.pvalue:.3f}"
 

@@ -90,6 +90,10 @@ def test_a_flow_that_is_put_back_to_before_its_start_starts_again():
     flow(x)
     flow.load_state_dict(fresh)
     assert torch.allclose(flow(100 * x)[0].std(dim=0, correction=0), torch.ones(6), atol=1e-4)
+    other = Flow(6)
+    torch.func.functional_call(other, {k: v.clone() for k, v in fresh.items()}, (x,))
+    assert not any(step.norm.started for level in other.levels for step in level)
+    assert torch.allclose(other(x)[0].std(dim=0, correction=0), torch.ones(6), atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [torch.ones(1, 4), torch.full((8, 4), 0.1), torch.zeros(8, 4)])

@@ -178,25 +178,33 @@ def test_a_flow_with_a_rate_of_zero_stays_as_it_started(job):
     assert all(not weight.any() for weight in couplings)
 
 
+def started(job):
+    """A run that is ready to be trained."""
+    run = running._Run(job)
+    run.start()
+    return run
+
+
 def test_the_head_after_a_flow_starts_from_the_labels(job):
     """The flow has no mean: at the body's learning rate the bias would never get there."""
-    scored, classed = (running._Run(job(task, "flow")) for task in ("stsb", "rte"))
+    scored, classed = (started(job(task, "flow")) for task in ("stsb", "rte"))
     assert scored.network.head.bias.item() == pytest.approx(scored.data.train.labels.mean())
     share = classed.data.train.labels.mean()
     expected = [math.log(1 - share), math.log(share)]
     assert classed.network.head.bias.tolist() == pytest.approx(expected)
-    assert running._Run(job("stsb", "none")).network.head.bias.item() == 0
-    assert running._Run(job("stsb-siamese", "flow")).network.calibration.flow.d == 16
+    assert started(job("stsb", "none")).network.head.bias.item() == 0
+    assert started(job("stsb-siamese", "flow")).network.calibration.flow.d == 16
 
 
 def test_an_output_layer_after_a_flow_starts_as_its_twin(job):
     """Pretrained weights would be of no use on whitened states; tied ones are let go."""
-    plain, calibrated = (running._Run(job("multi30k", s, model="t5")) for s in ("none", "flow"))
+    plain, calibrated = (started(job("multi30k", s, model="t5")) for s in ("none", "flow"))
     batch = plain.evaluated.batch(np.arange(6))
     with networks.evaluating(plain.network), networks.evaluating(calibrated.network):
         one, two = plain.network(batch), calibrated.network(batch)
     torch.testing.assert_close(two.loss, one.loss, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(two.features, two.calibrated, rtol=0.1)
+    calibrated.network.body.tie_weights()
     input_, output = calibrated.network.input, calibrated.network.output
     assert input_.data_ptr() != output.data_ptr()
     torch.testing.assert_close(input_, plain.network.input, rtol=0, atol=0)

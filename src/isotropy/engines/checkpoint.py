@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from isotropy.engines.base import Partial
 from isotropy.errors import InputError, reason
 from isotropy.sources import Source
 from isotropy.stats import Statistic
+from isotropy.writing import whole
 
 SAVING_SHARE = 20  # a state is kept again after this many times what keeping it took
 
@@ -89,10 +89,8 @@ class CheckpointedPass:
         begun = self.folder / "begun.json"
         if begun.is_file():
             return int(_begun(begun)["n_runs"])
-        part = self.folder / "begun.part"
-        with _writing(self.folder):
+        with _writing(self.folder), whole(begun) as part:
             part.write_text(json.dumps({"key": self.key, "n_runs": proposed}))
-            os.replace(part, begun)
         return proposed
 
     def load(self, run: int) -> Partial | None:
@@ -116,10 +114,8 @@ class CheckpointedPass:
             for name, value in state.state().items()
         }
         counts = {"n_chunks": partial.n_chunks, "n_skipped": partial.n_skipped}
-        part = path.with_suffix(".part")
-        with _writing(self.folder):
+        with _writing(self.folder), whole(path) as part:
             save_file(arrays, part, metadata={"counts": json.dumps(counts)})
-            os.replace(part, path)
 
     def _read(self, path: Path) -> Partial | None:
         if not path.is_file():

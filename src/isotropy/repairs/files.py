@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Container
 from pathlib import Path
@@ -19,6 +17,7 @@ from safetensors.numpy import save_file
 
 from isotropy._version import __version__
 from isotropy.errors import InputError, RepairFileError, reason
+from isotropy.writing import whole
 
 FORMAT = 1
 KEY = "isotropy.repair"  # where the header of a repair is; other kinds have their own
@@ -27,11 +26,10 @@ KEY = "isotropy.repair"  # where the header of a repair is; other kinds have the
 def write(
     path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]], kind: str = "repair"
 ) -> None:
-    """Write header and tensors beside the target, then rename: whole or not at all."""
-    target = Path(path)
+    """Write header and tensors, whole or not at all."""
     check_target(path)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
-    whole = header | {
+    complete = header | {
         "format": FORMAT,
         "versions": {
             "isotropy": __version__,
@@ -41,22 +39,17 @@ def write(
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     try:
-        whole = json.loads(json.dumps(whole, default=_plain))
-        text = json.dumps(whole | {"checksum": checksum(whole, tensors)})
+        complete = json.loads(json.dumps(complete, default=_plain))
+        text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
         raise InputError(f"save: parameters must be plain values: {error}.") from None
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-    os.close(handle)
     try:
-        save_file(tensors, part, metadata={f"isotropy.{kind}": text})
-        os.chmod(part, 0o666 & ~_umask())
-        os.replace(part, target)
+        with whole(path) as part:
+            save_file(tensors, part, metadata={f"isotropy.{kind}": text})
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"save: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
         ) from None
-    finally:
-        Path(part).unlink(missing_ok=True)
 
 
 def check_target(path: Any) -> None:
@@ -112,9 +105,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

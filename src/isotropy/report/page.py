@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -25,6 +24,7 @@ from isotropy.report.sections import (
 )
 from isotropy.report.views import View, repaired
 from isotropy.sources import as_source
+from isotropy.writing import whole
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
     "mean_cosine": ("mean cosine", ".3f", "of two random rows; near 0 is good"),
@@ -81,20 +81,13 @@ def write(
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
     text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
-    part = ""
     try:
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(part, 0o644)
-        os.replace(part, target)
+        with whole(target) as part:
+            part.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(
             f"report: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
         ) from None
-    finally:
-        if part:
-            Path(part).unlink(missing_ok=True)
 
 
 def page(

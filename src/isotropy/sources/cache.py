@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from isotropy.errors import InputError, reason
 from isotropy.sources.models import Encoding, Rows
+from isotropy.writing import whole
 
 N_OPEN = 16  # shards whose rows are mapped at a time, each of which takes a file descriptor
 
@@ -77,17 +78,11 @@ class Cache:
             "ids": np.concatenate([np.asarray(e.ids, np.int32) for e in encodings]),
             "truncated": np.array([e.truncated for e in encodings]),
         }
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         with self._writing():
-            try:
-                with open(temporary, "wb") as file:
-                    np.save(file, np.concatenate(rows))
-                os.replace(temporary, path.with_suffix(".npy"))
-                with open(temporary, "wb") as file:
-                    np.savez(file, allow_pickle=False, **index)
-                os.replace(temporary, path.with_suffix(".npz"))
-            finally:
-                temporary.unlink(missing_ok=True)
+            with whole(path.with_suffix(".npy")) as part, open(part, "wb") as file:
+                np.save(file, np.concatenate(rows))
+            with whole(path.with_suffix(".npz")) as part, open(part, "wb") as file:
+                np.savez(file, allow_pickle=False, **index)
         if not self._open(path.with_suffix(".npz")):
             raise self._unreadable(path)
 

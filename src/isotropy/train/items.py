@@ -21,9 +21,9 @@ EVALUATED_TOGETHER = 4  # batches of evaluation are this many times as large
 def on_device(rows: Rows, device: Any) -> Tensor:
     """The numbers as a tensor on the device, for which the host does not wait."""
     numbers = torch.from_numpy(rows)
-    return (numbers.pin_memory() if device.type == "cuda" else numbers).to(
-        device, non_blocking=True
-    )
+    if device.type != "cuda":
+        return numbers.to(device)
+    return numbers.pin_memory().to(device, non_blocking=True)
 
 
 class Tokens:

@@ -20,7 +20,6 @@ from isotropy.train.regularizers import Tensors
 from isotropy.train.task_data import CALLER, GENERATION, MOST, REGRESSION, SIAMESE, TaskData
 
 Tensor = Any
-STARTED_FROM = 64  # items whose states a calibration starts from
 HEAD_DEVIATION = 0.02  # of a new head's weights, as transformers starts it
 DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "dropout")
 
@@ -85,7 +84,7 @@ class Network(nn.Module):
         """(loss of the task, scores) of what the head gets."""
         raise NotImplementedError
 
-    def expect(self, items: Items) -> None:
+    def expect(self, items: Items, batch_size: int) -> None:
         """Start the head as what gets rows without a mean: from what is known before training."""
 
     def pooled(self, last: Tensor, batch: Batch) -> Tensor:
@@ -123,7 +122,7 @@ class Classifier(Network):
         return self.head.weight
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def expect(self, items: Items) -> None:
+    def expect(self, items: Items, batch_size: int) -> None:
         """The bias becomes the mean of the labels, or the logarithm of the share of each class."""
         labels, n_outputs = items.labels, len(self.head.bias)
         if n_outputs == 1:
@@ -163,23 +162,25 @@ class Generator(Network):
         body.get_output_embeddings().register_forward_pre_hook(self._calibrate)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def expect(self, items: Items) -> None:
+    def expect(self, items: Items, batch_size: int) -> None:
         """The output layer becomes its own twin for calibrated states: at the start, all is as was.
 
-        The calibration starts from the states of the first items. Input embeddings that were tied
+        The calibration starts from the states of the first batch. Input embeddings that were tied
         to the output layer are then not.
         """
         with evaluating(self):
-            states = self(items.batch(np.arange(min(len(items), STARTED_FROM)))).features
-        centre, axes = self.calibration.start(states)
+            states = self(items.batch(np.arange(min(len(items), batch_size)))).features
+        centre, axes = (part.double() for part in self.calibration.start(states))
         known = self.body.get_output_embeddings()
+        weight = known.weight.double()
         twin = nn.Linear(*known.weight.shape[::-1]).to(known.weight)
-        twin.weight.copy_(known.weight @ axes.T)
-        twin.bias.copy_(known.weight @ centre)
+        twin.weight.copy_(weight @ axes.T)
+        twin.bias.copy_(weight @ centre)
         if known.bias is not None:
             twin.bias.add_(known.bias)
         twin.register_forward_pre_hook(self._calibrate)
         self.body.set_output_embeddings(twin)
+        self.body.config.tie_word_embeddings = False
 
     def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
         states = given[0]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from isotropy._version import __version__
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.measure import measure
 from isotropy.repairs.networks.isotropy_layer import freeze
@@ -140,8 +141,6 @@ class _Run:
             train, kept = task_data.split(train, self.settings.validation, job.seed)
         self.train, self.evaluated = self._items(train), self._items(evaluated)
         self.kept = None if kept is None else self._items(kept)
-        if self.method.centres:
-            self.network.expect(self.train)
 
     def _items(self, part: task_data.Part) -> Items:
         longest = self.tokenizer.model_max_length
@@ -168,6 +167,7 @@ class _Run:
         }
         if not self.job.search:
             found["geometry"] = {"before": self._geometry(self._features())}
+        self.start()
         history = History()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -185,8 +185,18 @@ class _Run:
             "seconds": time.perf_counter() - start,
             "peak_memory_mb": self._peak(),
             "device": self._device_name(),
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+            "versions": {
+                "isotropy": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
         }
+
+    def start(self) -> None:
+        """Make the head ready for what the method gives it."""
+        if self.method.centres:
+            with self._precision():
+                self.network.expect(self.train, self.settings.batch_size)
 
     def _outcome(self, found: dict[str, Any]) -> dict[str, Any]:
         """Scores and geometry of the trained network; before them the isotropy layer's training."""

@@ -23,6 +23,7 @@ from isotropy.train.methods import Method, method_of, spec_of
 from isotropy.train.run import Job, run
 from isotropy.train.settings import settings_for
 from isotropy.train.task_data import CALLER, task_spec
+from isotropy.writing import whole
 
 Record = dict[str, Any]
 Tell = Callable[[Record], None]
@@ -223,9 +224,8 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: Record) -> None:
     """Write the record whole or not at all; null stands for what is not finite."""
-    part = path.with_suffix(f".part{os.getpid()}")
-    part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False), encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
 def read(path: Path) -> Record:

@@ -20,19 +20,20 @@ class ActNorm(nn.Module):
     Before that it is the identity. A dimension that does not vary in that batch is only centred.
     """
 
+    _asked: Any = None  # the buffer that said yes: asking it in every step waits for the device
+
     def __init__(self, d: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(d))
         self.log_scale = nn.Parameter(torch.zeros(d))
         self.register_buffer("started", torch.tensor(False))
-        self._known_started = False  # asking the buffer at every step would wait for the device
         self.register_load_state_dict_post_hook(_ask_again)
 
     def forward(self, x: Any) -> tuple[Any, Any]:
-        if self.training and not self._known_started:
+        if self.training and self._asked is not self.started:
             if not self.started:
                 self._start(x.detach())
-            self._known_started = True
+            self._asked = self.started
         return (x + self.bias) * self.log_scale.exp(), self.log_scale.sum()
 
     def inverse(self, z: Any) -> Any:
@@ -51,7 +52,7 @@ class ActNorm(nn.Module):
 
 
 def _ask_again(module: Any, _: Any) -> None:
-    module._known_started = False
+    module._asked = None
 
 
 class Coupling(nn.Module):
