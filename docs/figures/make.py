@@ -1,16 +1,19 @@
-"""The pictures of docs/metrics.md: spaces that fool a metric, each measured with isotropy.
+"""The pictures of docs/metrics.md and docs/training.md.
 
     python docs/figures/make.py [FOLDER]
 
-Seed 0 throughout. Writes SVG files, by default beside this script.
+Spaces that fool a metric, each measured with isotropy, seed 0 throughout; and what the runs in
+results/runs say. Writes SVG files, by default beside this script.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
+import scipy.stats
 
 import isotropy
 from isotropy.metrics import isoscore, local_isotropy, partition_isotropy
@@ -19,6 +22,16 @@ from isotropy.stats import LogPartition
 N = 400
 SIDE = 260  # pixels of a panel
 BLUE, RED, GREY = "#3563a8", "#b3392f", "#666"
+RUNS = Path(__file__).parents[2] / "results" / "runs"
+METHODS = {
+    "isoscore-star": "IsoScore*",
+    "isotropy-layer": "isotropy layer",
+    "isobn": "IsoBN",
+    "spectrum-exponential": "spectrum, exp.",
+    "cosine": "cosine",
+    "spectrum-polynomial": "spectrum, pol.",
+    "flow": "flow",
+}
 TILT = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
 
 
@@ -190,8 +203,76 @@ def few_rows(folder: Path) -> None:
     drawing.save(folder / "few_rows.svg")
 
 
+def changes(records: list[dict]) -> dict[str, np.ndarray]:
+    """Points that each method gained over none, in every cell of model and task but WNLI's."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for record in records:
+        if not record["search"] and record["task"] in ("rte", "mrpc", "cola", "stsb"):
+            cell = record["model"], record["task"], record["method"]
+            found.setdefault(cell, []).append(100 * record["score"])
+    means = {cell: np.mean(scores) for cell, scores in found.items()}
+    cells = [cell[:2] for cell in means if cell[2] == "none"]
+    return {
+        method: np.array([means[(*cell, method)] - means[(*cell, "none")] for cell in cells])
+        for method in METHODS
+    }
+
+
+def searched(records: list[dict]) -> dict[str, dict[float, float]]:
+    """Mean score of each weight over the cells that it was tried in."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for record in records:
+        if record["search"]:
+            method, _, weight = record["spec"].partition(":weight=")
+            found.setdefault(method, {}).setdefault(float(weight), []).append(100 * record["score"])
+    return {
+        method: {weight: float(np.mean(scores)) for weight, scores in sorted(weights.items())}
+        for method, weights in found.items()
+    }
+
+
+def training(folder: Path) -> None:
+    """Mean gains in training with their intervals, and scores against a regulariser's weight."""
+    records = [json.loads(path.read_text("utf-8")) for path in sorted(RUNS.glob("*.json"))]
+    drawing = Drawing(860, 330, "Mean gains of methods in training, and scores against weights")
+    drawing.text(20, 28, "Points gained over plain fine-tuning", weight="bold")
+    left, scale, middle = 150, 33, 150 + 33 * 6.5
+    for value in (-6, -4, -2, 0, 2):
+        x = middle + scale * value
+        drawing.line(x, 46, x, 270, "#888" if value == 0 else "#eee")
+        drawing.text(x, 292, f"{value:+d}" if value else "0", GREY, "middle")
+    for line, (method, values) in enumerate(changes(records).items()):
+        y, mean = 64 + 31 * line, values.mean()
+        low, high = scipy.stats.t.interval(0.95, len(values) - 1, mean, scipy.stats.sem(values))
+        drawing.text(left - 14, y + 5, METHODS[method], "#222", "end")
+        drawing.line(middle + scale * low, y, middle + scale * high, y, BLUE, 2)
+        drawing.dots([middle + scale * mean], [y], BLUE, 4.5, 1)
+    drawing.text(470, 28, "Score against weight", weight="bold")
+
+    def at(step, score):
+        return 500 + 58 * step, 270 - 28 * (score - 50.5)
+
+    for score in (51, 53, 55, 57):
+        drawing.line(500, at(0, score)[1], 750, at(0, score)[1], "#eee")
+        drawing.text(492, at(0, score)[1] + 5, f"{score}", GREY, "end")
+    for step, words in enumerate(("-1", "least", "x 10", "x 100", "x 1000")):
+        drawing.text(at(step, 0)[0], 292, words, GREY, "middle")
+    colours = {"cosine": BLUE, "isoscore-star": RED, "spectrum-polynomial": GREY}
+    for method, weights in searched(records).items():
+        steps = [0, 2, 3, 4] if -1.0 in weights else [1, 2, 3, 4]
+        xs, ys = zip(*map(at, steps, weights.values()), strict=True)
+        colour = colours.get(method, "#7a9a3a")
+        drawing.path(xs, ys, colour)
+        drawing.dots(xs, ys, colour, 3.5, 1)
+        drawing.text(xs[-1] + 8, ys[-1] + LOWER.get(method, 5), METHODS[method], colour)
+    drawing.save(folder / "training.svg")
+
+
+LOWER = {"cosine": -2, "spectrum-polynomial": 8, "isoscore-star": 22}  # so that names do not meet
+
+
 def main(folder: Path) -> None:
-    for make in (fooled, signs, few_rows):
+    for make in (fooled, signs, few_rows, training):
         make(folder)
 
 
