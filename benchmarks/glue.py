@@ -113,7 +113,8 @@ def write(work: Path, out: Path, alone: Path | None = None) -> None:
     generated = [row for row in rows if TASKS[row.task].kind == GENERATION]
     lines = [MARK, "", *HEAD]
     if glue:
-        lines += [*scores(glue), *tests(glue), *overall(glue), *isotropy(glue), *vectors(glue)]
+        lines += [*scores(glue), *tests(glue), *overall(glue), *isotropy(glue)]
+        lines += [*vectors(glue), *evenness(glue)]
         lines += times(timed, "one run at a time") if timed else times(glue)
     if generated:
         lines += [*generation(generated), *tests(generated), *times(generated)]
@@ -268,6 +269,31 @@ def vectors(rows: Sequence[Row]) -> list[str]:
     lines += ["Of the evaluated items: log10 I1, IsoScore, share of the first principal", ""]
     lines[-2] += " component; after training what the head gets, where a method changes it."
     return [*lines, *grid(rows, ["log10 I1", "IsoScore", "EV1"], cell)]
+
+
+def evenness(rows: Sequence[Row]) -> list[str]:
+    """In how many cells each method left what the head gets more even than none did."""
+    base = {(row.model, row.task): row for row in rows if row.method == NONE}
+    lines = ["Cells of model and task in which the mean after training is more even than that of"]
+    lines[-1] += " none:"
+    lines += ["", "| method | cells | IsoScore | I1 | EV1 |", "| --- |" + " ---: |" * 4]
+    for method in unique([row for row in rows if row.method != NONE], "method"):
+        pairs = [(base[r.model, r.task], r) for r in rows if r.method == method]
+        counts = [
+            sum(sign * (head_input(after, name) - head_input(before, name)) > 0
+                for before, after in pairs)
+            for name, sign in (("isoscore", 1), ("log_i1", 1), ("explained_variance", -1))
+        ]  # fmt: skip
+        lines.append(f"| {method} | {len(pairs)} | " + " | ".join(map(str, counts)) + " |")
+    return [*lines, ""]
+
+
+def head_input(row: Row, name: str) -> float:
+    """Mean over seeds of a metric of what the head gets; of explained variance the first."""
+    tensor = "calibrated" if calibrated(row) else "features"
+    if name == "explained_variance":
+        return float(np.nanmean([values[0] for values in evs(row.records, "after", tensor)]))
+    return float(np.nanmean(geometry(row.records, "after", tensor, name)))
 
 
 def evs(records, when: str, tensor: str) -> list:

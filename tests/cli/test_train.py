@@ -25,7 +25,8 @@ def command(tmp_path, monkeypatch):
 
     def run(*arguments):
         line = ["train", *arguments, "--out", tmp_path / "runs", "--models", tmp_path / "models"]
-        quick = ["--device", "cpu", "--epochs", "1", "--seeds", "2"]
+        quick = ["--device", "cpu", "--epochs", "1"]
+        quick += [] if "--seeds" in arguments else ["--seeds", "2"]
         return CliRunner().invoke(app, [str(word) for word in [*line, *quick]])
 
     return run
@@ -53,6 +54,13 @@ def test_all_stands_for_every_method_and_json_has_the_figures(command):
     assert all(len(row["scores"]) == 2 for row in rows)
     assert rows[0]["p"] is None
     assert {"mean", "sd", "median", "difference", "low", "high", "p_holm"} <= rows[1].keys()
+
+
+def test_what_is_not_tested_is_said(command):
+    alone = command("rte", "--model", "tiny", "--method", "isobn")
+    assert "no finished run of none" in alone.stderr
+    both = command("rte", "--model", "tiny", "--method", "none", "--method", "isobn", "--seeds", 1)
+    assert "take more --seeds" in both.stderr
 
 
 @pytest.mark.parametrize(

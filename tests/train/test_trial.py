@@ -6,12 +6,14 @@ import dataclasses
 import importlib
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
 from isotropy.errors import InputError
 from isotropy.train.settings import Settings, settings_for
+from isotropy.train.summary import summary, table
 
 from .. import tiny_models
 from . import trial_data
@@ -331,6 +333,29 @@ def test_records_of_other_settings_are_refused(trial):
         trial(settings={"lr": 1e-3}).run()
 
 
+@pytest.mark.parametrize("what", ["data", "weights"])
+def test_records_of_other_inputs_are_refused(what, trial, places, tmp_path):
+    data, models = (shutil.copytree(place, tmp_path / place.name) for place in places)
+    here = {"data": data, "folder": models}
+    Trial(["rte"], ["bert"], ["none"], tmp_path / "runs", 1, device="cpu", **here).run()
+    changed = {"data": data / "rte" / "dev.tsv", "weights": models / "bert" / "model.safetensors"}
+    content = bytearray(changed[what].read_bytes())
+    content[-2] = content[-2] ^ 1
+    changed[what].write_bytes(content)
+    for cached in (running._read, running.data_checksum, running.weights_checksum):
+        cached.cache_clear()
+    with pytest.raises(InputError, match=f"is of a run with other {what}. Choose another --out"):
+        Trial(["rte"], ["bert"], ["none"], tmp_path / "runs", 1, device="cpu", **here).run()
+
+
+def test_a_search_is_refused_at_once_where_runs_without_one_are(trial):
+    trial(methods=["none", "cosine"]).run()
+    seen = []
+    with pytest.raises(InputError, match=r"run with cosine \(now cosine:weight=0.01\)"):
+        trial(methods=["none", "cosine"], search=True).run(seen.append)
+    assert not seen
+
+
 def test_a_search_chooses_on_training_items_and_is_kept(trial, tmp_path):
     made = trial(methods=["none", "cosine"], search=True)
     records = made.run()
@@ -341,6 +366,8 @@ def test_a_search_chooses_on_training_items_and_is_kept(trial, tmp_path):
     chosen = [r for r in searches if r["spec"] == records[1]["spec"]]
     assert chosen[0]["score"] == best
     assert records[1]["method"] == "cosine"
+    assert records[1]["spec"] in table(summary(records))
+    assert made.run() == records
 
 
 def test_first_seeds_come_first(trial):

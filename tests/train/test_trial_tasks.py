@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
+from isotropy.train import task_data
 from isotropy.train.task_data import TASKS, Part, TaskData, first, read_task, scores, split
 
 from . import trial_data
@@ -150,6 +151,25 @@ def test_a_task_of_one_class_or_without_the_wanted_part_is_refused(tmp_path):
         read_task("cola", folder, "test")
     with pytest.raises(InputError, match="TASK must be one of"):
         read_task("glue", folder)
+
+
+def test_rows_to_train_on_must_have_labels(tmp_path):
+    """Otherwise the dev rows would be divided and trained on."""
+    folder = trial_data.tasks(tmp_path)
+    rewritten(folder, "rte/train.tsv", "label\t", "answer\t")
+    with pytest.raises(InputError, match="must have labelled rows in its part 'train'"):
+        read_task("rte", folder)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
+    def unreachable(name, caller):
+        raise InputError(f"{caller}: data must be a file, a folder or a data set of the hub.")
+
+    with pytest.raises(InputError, match=r"data must be a folder, got '.*none'"):
+        read_task("rte", tmp_path / "none")
+    monkeypatch.setattr(task_data.reading, "read", unreachable)
+    with pytest.raises(InputError, match=r"train: there is no folder '.*rte', and data must be"):
+        read_task("rte", tmp_path)
 
 
 def test_wic_shows_the_word_before_its_sentences(tmp_path):

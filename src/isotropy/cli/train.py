@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -81,7 +82,8 @@ def train(
         list[str] | None,
         typer.Option(
             help=f"{', '.join(METHODS)}, or all; several times for more. Options come after a "
-            "colon: cosine:weight=0.1,on=output [none].",
+            "colon: cosine:weight=0.1,on=output [none]. isobn and isotropy-layer are not for "
+            "text that is generated.",
             show_default=False,
         ),
     ] = None,
@@ -90,14 +92,16 @@ def train(
         bool,
         typer.Option(
             "--search",
-            help="Choose the weight of each regulariser on a fifth of the training items first.",
+            help="Choose the weight of each regulariser on a fifth of the training items first: "
+            "cosine from 0.01 to 10, spectrum from 1e-5 to 1e-2, isoscore-star from -1 to 10.",
         ),
     ] = False,
     data: Annotated[
         Path | None,
         typer.Option(
             envvar="ISOTROPY_DATA",
-            help="Folder with a folder for each task; what it does not hold comes from the hub.",
+            help="Folder with a folder for each task, such as rte/train.tsv and rte/dev.tsv with "
+            "columns label, sentence1, sentence2; what it does not hold comes from the hub.",
         ),
     ] = None,
     models: Annotated[
@@ -167,7 +171,7 @@ def train(
     papers state it.
     """
     from isotropy.train import functional  # noqa: F401  says so where torch is missing
-    from isotropy.train.summary import summary, table
+    from isotropy.train.summary import NONE, summary, table
     from isotropy.train.trial import Trial
 
     settings: dict[str, Any] = {
@@ -207,6 +211,10 @@ def train(
         typer.echo(json_line({"rows": kept}))
     else:
         typer.echo(table(rows))
+        if any(row.method != NONE and math.isnan(row.difference) for row in rows):
+            typer.echo("Nothing is compared where there is no finished run of none.", err=True)
+        elif seeds == 1 and len(rows) > 1:
+            typer.echo("One seed has no spread to test a change by: take more --seeds.", err=True)
 
 
 def _say_run(record: dict[str, Any]) -> None:

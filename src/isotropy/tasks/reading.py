@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -206,6 +207,8 @@ def hub(name: str, caller: str) -> list[Table]:
     """The splits of a data set of the hub: "owner/name", or "owner/name:configuration"."""
     datasets = _datasets(f"{caller}: {name!r} is no file or folder here, and a data set of the hub")
     path, _, configuration = name.partition(":")
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # of every attempt to reach the hub
     try:
         splits = datasets.load_dataset(path, configuration or None)
     except Exception as error:  # of many kinds: network, name, configuration, format
@@ -214,6 +217,8 @@ def hub(name: str, caller: str) -> list[Table]:
             f"{caller}: data must be a file, a folder or a data set of the hub, got {name!r}: "
             f"there is no such file, and loading it from the hub failed ({reason})."
         ) from None
+    finally:
+        logging.disable(disabled)
     return _splits(splits, caller)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import resource
 import time
@@ -42,6 +43,7 @@ GEOMETRY = {  # as records call them: as metrics do
     "explained_variance": "explained_variance",
 }
 MOST_ROWS = 1 << 14  # rows that geometry is measured on
+SAMPLED, N_SAMPLES = 1 << 12, 256  # bytes, and how often, of a file that a checksum is of
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,13 @@ class Job:
             "settings": self.settings.to_dict(),
         }
 
+    def inputs(self) -> dict[str, Any]:
+        """Checksums of what was read, which a record must agree with where it has them."""
+        return {
+            "data": data_checksum(self.task, self.data, self.settings.part),
+            "weights": weights_checksum(self.model),
+        }
+
 
 class Diverged(Exception):
     """A loss that is not finite."""
@@ -109,6 +118,26 @@ class History:
 @lru_cache(maxsize=4)
 def _read(task: str, folder: str | None, part: str) -> TaskData:
     return task_data.read_task(task, folder, part)
+
+
+@lru_cache(maxsize=64)
+def data_checksum(task: str, folder: str | None, part: str) -> str:
+    return _read(task, folder, part).checksum()
+
+
+@lru_cache(maxsize=64)
+def weights_checksum(model: str) -> str | None:
+    """Of sizes and samples of the files of weights in a model's folder; None for one of the hub."""
+    found = hashlib.sha256()
+    paths = [p for kind in ("safetensors", "bin", "gguf") for p in Path(model).glob(f"*.{kind}")]
+    for path in sorted(paths):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            for start in range(0, size, max(SAMPLED, size // N_SAMPLES)):
+                file.seek(start)
+                found.update(file.read(SAMPLED))
+    return found.hexdigest()[:16] if paths else None
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -157,14 +186,18 @@ class _Run:
 
     def record(self) -> dict[str, Any]:
         start = time.perf_counter()
-        found = self.job.identity() | {
-            "status": "finished",
-            "metric": self.data.spec.metrics[0],
-            "score": math.nan,
-            "n_train": len(self.train),
-            "n_evaluated": len(self.evaluated),
-            "divided": self.data.divided,
-        }
+        found = (
+            self.job.identity()
+            | self.job.inputs()
+            | {
+                "status": "finished",
+                "metric": self.data.spec.metrics[0],
+                "score": math.nan,
+                "n_train": len(self.train),
+                "n_evaluated": len(self.evaluated),
+                "divided": self.data.divided,
+            }
+        )
         if not self.job.search:
             found["geometry"] = {"before": self._geometry(self._features())}
         self.start()

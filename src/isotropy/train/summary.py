@@ -27,6 +27,8 @@ class Row:
 
     Attributes
     ----------
+    method, spec : str
+        As it was asked for, and with the options that a search chose.
     scores : tuple of float
         Of each seed, NaN where it is not defined or the run diverged.
     n_diverged : int
@@ -46,6 +48,7 @@ class Row:
     model: str
     task: str
     method: str
+    spec: str
     metric: str
     scores: tuple[float, ...]
     n_diverged: int
@@ -108,6 +111,7 @@ def _row(records: list[Record], test: Test, p_holm: float) -> Row:
         model=first["model"],
         task=first["task"],
         method=first["method"],
+        spec=str(first.get("spec", first["method"])),
         metric=first["metric"],
         scores=tuple(record["score"] for record in records),
         n_diverged=sum(record["status"] == "diverged" for record in records),
@@ -181,7 +185,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.model,
         row.task,
-        row.method,
+        row.spec,
         row.metric,
         f"{100 * row.mean:.2f}",
         f"{100 * row.sd:.2f}",
@@ -202,4 +206,7 @@ def remarks(row: Row) -> str:
         (row.n_one_class, "called all items the same"),
         (undefined, "without a defined score"),
     ]
-    return "; ".join(f"{count} of {n} {words}" for count, words in notes if count)
+    found = [f"{count} of {n} {words}" for count, words in notes if count]
+    if not row.records[0].get("divided", True):
+        found.append("scored on a fifth of an undivided set")
+    return "; ".join(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -155,6 +156,14 @@ class TaskData:
     classes: list[str]
     divided: bool
 
+    def checksum(self) -> str:
+        """Of all texts and labels."""
+        found = hashlib.sha256()
+        for part in (self.train, self.evaluated):
+            for texts, label in zip(part.texts, part.labels.tolist(), strict=True):
+                found.update(repr((texts, label)).encode(errors="surrogatepass"))
+        return found.hexdigest()[:16]
+
     @property
     def positive(self) -> int:
         yes = [i for i, name in enumerate(self.classes) if name.lower() in YES]
@@ -180,11 +189,14 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
     """
     spec = task_spec(name)
     checks.choice(part, "part", CALLER, ("dev", "test"))
-    local = Path(folder) / (spec.folder or name) if folder is not None else None
-    source = local if local is not None and local.is_dir() else spec.hub
-    table = _flat(reading.read(source, CALLER))
+    table = _flat(_table(spec, name, folder))
+    to_train_on = "train" in table.parts
     items, classes = _items(table, spec, name)
     parts = np.asarray(items[1])
+    if to_train_on and "train" not in parts:
+        raise InputError(
+            f"{CALLER}: {name!r} must have labelled rows in its part 'train', and there are none."
+        )
     if "train" in parts:
         if part not in parts:
             found = ", ".join(sorted(set(parts.tolist())))
@@ -200,6 +212,22 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
     if len(train) < 2:
         raise InputError(f"{CALLER}: {name!r} must have 2 rows to train on, got {len(train)}.")
     return TaskData(name, spec, whole.take(train), whole.take(evaluated), classes, "train" in parts)
+
+
+def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
+    """What is in the task's folder, else on the hub."""
+    if folder is None:
+        return reading.read(spec.hub, CALLER)
+    if not Path(folder).is_dir():
+        raise InputError(f"{CALLER}: data must be a folder, got {str(folder)!r}.")
+    local = Path(folder) / (spec.folder or name)
+    if local.is_dir():
+        return reading.read(local, CALLER)
+    try:
+        return reading.read(spec.hub, CALLER)
+    except InputError as error:
+        why = str(error).removeprefix(f"{CALLER}: ")
+        raise InputError(f"{CALLER}: there is no folder {str(local)!r}, and {why}") from None
 
 
 def _flat(table: reading.Table) -> reading.Table:

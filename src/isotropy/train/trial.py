@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,19 @@ class Trial:
         """The records of all runs, those that were missing run now; tell hears of each of these."""
         chosen: dict[tuple[str, str, str], str] = {}
         if self.search:
+            self._expect_searched()
             self._complete(self._searches(), tell)
             chosen = self._chosen()
         jobs = self._jobs(chosen)
         self._complete(jobs, tell)
         return [record for job in jobs if (record := self._kept(job)) is not None]
+
+    def _expect_searched(self) -> None:
+        """Raise before the search where a record of a run is there that was made without one."""
+        for job in self._jobs({}):
+            path, specs = self._path(job), _searched(job.method)
+            if specs and path.is_file() and read(path)["spec"] not in specs:
+                self._kept(replace(job, spec=specs[0]))
 
     def _complete(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Run those jobs that have no record yet, and keep theirs."""
@@ -169,7 +177,18 @@ class Trial:
                     f"{CALLER}: {str(path)!r} is of a run with {_apart(record.get(name), wanted)}. "
                     "Choose another --out, or delete it."
                 )
+        changed = [name for name, was in _inputs(record).items() if was != job.inputs()[name]]
+        if changed:
+            raise InputError(
+                f"{CALLER}: {str(path)!r} is of a run with other {' and '.join(changed)}. "
+                "Choose another --out, or delete it."
+            )
         return record
+
+
+def _inputs(record: Record) -> dict[str, str]:
+    """The checksums that a record has."""
+    return {name: record[name] for name in ("data", "weights") if record.get(name)}
 
 
 def _searched(method: str) -> list[str]:
