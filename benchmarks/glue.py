@@ -62,6 +62,9 @@ def main() -> None:
     parser.add_argument(
         "--alone", type=Path, help="folder of runs, one at a time, to take times of"
     )
+    parser.add_argument(
+        "--reduced", type=Path, nargs="*", default=(), help="folders of runs on reduced sets"
+    )
     parser.add_argument("--out", default="results/train.md", help="none is written for none")
     options = parser.parse_args()
     generated = all(TASKS[task].kind == GENERATION for task in options.task)
@@ -83,7 +86,7 @@ def main() -> None:
         trial.run(say)
     finally:
         if options.out != "none":
-            write(Path(options.work), Path(options.out), options.alone)
+            write(Path(options.work), Path(options.out), options.alone, options.reduced)
 
 
 def say(record: dict) -> None:
@@ -103,7 +106,7 @@ def rows_of(work: Path) -> list[Row]:
     return rows
 
 
-def write(work: Path, out: Path, alone: Path | None = None) -> None:
+def write(work: Path, out: Path, alone: Path | None = None, reduced: Sequence[Path] = ()) -> None:
     """results/train.md of the runs that are there; words above the mark stay."""
     rows = rows_of(work)
     timed = [] if alone is None else rows_of(alone)
@@ -113,11 +116,19 @@ def write(work: Path, out: Path, alone: Path | None = None) -> None:
     generated = [row for row in rows if TASKS[row.task].kind == GENERATION]
     lines = [MARK, "", *HEAD]
     if glue:
-        lines += [*scores(glue), *tests(glue), *overall(glue), *isotropy(glue)]
+        lines += [*scores(glue), *compared(glue), *overall(glue), *isotropy(glue)]
         lines += [*vectors(glue), *evenness(glue)]
         lines += times(timed, "one run at a time") if timed else times(glue)
     if generated:
-        lines += [*generation(generated), *tests(generated), *times(generated)]
+        lines += generation(generated, "Translation and summarisation")
+        lines += compared(generated, "Translation and summarisation against none")
+        lines += times(generated, title="Times of translation and summarisation")
+    for folder in reduced:
+        own = rows_of(folder)
+        device = own[0].records[0]["device"]
+        lines += generation(
+            own, f"On a reduced set, with its own baseline: {folder.name}, {device}"
+        )
     lines += [*searches(work), *used(rows)]
     words = out.read_text("utf-8").partition(MARK)[0] if out.exists() else TITLE
     out.write_text(words + "\n".join(lines) + "\n", encoding="utf-8")
@@ -196,8 +207,8 @@ def first_of_each(rows: Sequence[Row]) -> list[Row]:
     return list({row.task: row for row in reversed(rows)}.values())[::-1]
 
 
-def tests(rows: Sequence[Row]) -> list[str]:
-    lines = ["## Against none", "", "Change of the mean in points, its 95 % interval and p", ""]
+def compared(rows: Sequence[Row], title: str = "Against none") -> list[str]:
+    lines = [f"## {title}", "", "Change of the mean in points, its 95 % interval and p", ""]
     lines[2] += " (Welch), and p by Holm over the methods."
     lines.append("| model | task | method | change | interval | p | Holm | median | remarks |")
     lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |")
@@ -208,11 +219,11 @@ def tests(rows: Sequence[Row]) -> list[str]:
                 f"{signed(row.low)} to {signed(row.high)} | {known(row.p)} | "
                 f"{known(row.p_holm)} | {known(100 * row.median, 2)} | {remarks(row)} |"
             )
-    compared = [row for row in rows if row.method != NONE and not math.isnan(row.p)]
-    better = [row for row in compared if row.difference > 0 and row.p < LEVEL]
-    worse = [row for row in compared if row.difference < 0 and row.p < LEVEL]
+    tested = [row for row in rows if row.method != NONE and not math.isnan(row.p)]
+    better = [row for row in tested if row.difference > 0 and row.p < LEVEL]
+    worse = [row for row in tested if row.difference < 0 and row.p < LEVEL]
     held = [sum(row.p_holm < LEVEL for row in part) for part in (better, worse)]
-    lines += ["", f"{len(compared)} comparisons with a defined p: {len(better)} better at 5 % "]
+    lines += ["", f"Comparisons with a defined p: {len(tested)}; {len(better)} better at 5 % "]
     lines[-1] += f"({held[0]} after Holm), {len(worse)} worse ({held[1]} after Holm)."
     return [*lines, ""]
 
@@ -305,7 +316,7 @@ def calibrated(row: Row) -> bool:
     return any("calibrated" in r.get("geometry", {}).get("after", {}) for r in row.records)
 
 
-def times(rows: Sequence[Row], how: str = "as they were run") -> list[str]:
+def times(rows: Sequence[Row], how: str = "as they were run", title: str = "Times") -> list[str]:
     base = {(r.model, r.task): r.seconds_per_epoch for r in rows if r.method == NONE}
 
     def cell(row: Row) -> list[str]:
@@ -314,15 +325,15 @@ def times(rows: Sequence[Row], how: str = "as they were run") -> list[str]:
 
     devices = ", ".join(dict.fromkeys(r["device"] for row in rows for r in row.records))
     lines = [
-        "## Times",
+        f"## {title}",
         "",
         f"Seconds an epoch, the same over none's, peak memory in MB; {devices}, {how}.",
     ]
     return [*lines, "", *grid(rows, ["s", "x none", "MB"], cell)]
 
 
-def generation(rows: Sequence[Row]) -> list[str]:
-    lines = ["## Translation and summarisation", ""]
+def generation(rows: Sequence[Row], title: str) -> list[str]:
+    lines = [f"## {title}", ""]
     lines.append(
         "Scores times 100; log10 I1 and I2 of the output embeddings after training (with a"
     )
@@ -330,7 +341,7 @@ def generation(rows: Sequence[Row]) -> list[str]:
     for task in unique(rows, "task"):
         mine = [row for row in rows if row.task == task]
         names = TASKS[task].metrics
-        lines += ["", "| model | method | " + " | ".join(names) + f" | {TAIL} |"]
+        lines += ["", f"{task}:", "", "| model | method | " + " | ".join(names) + f" | {TAIL} |"]
         lines.append("| --- | --- |" + " ---: |" * (len(names) + 5))
         for row in mine:
             done = [r for r in row.records if r["status"] == "finished"]

@@ -30,7 +30,7 @@ METHODS = {
     "spectrum-exponential": "spectrum, exp.",
     "cosine": "cosine",
     "spectrum-polynomial": "spectrum, pol.",
-    "flow": "flow",
+    "flow:lr=0.001": "flow",
 }
 TILT = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
 
