@@ -21,10 +21,11 @@ from . import trial_data
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 running = importlib.import_module("isotropy.train.run")
+jobs = importlib.import_module("isotropy.train.job")
 trials = importlib.import_module("isotropy.train.trial")
 methods = importlib.import_module("isotropy.train.methods")
 networks = importlib.import_module("isotropy.train.networks")
-Job, Method, Trial = running.Job, methods.Method, trials.Trial
+Job, Method, Trial = jobs.Job, methods.Method, trials.Trial
 
 ENCODERS = ("rte", "stsb", "stsb-siamese")
 
@@ -342,7 +343,7 @@ def test_records_of_other_inputs_are_refused(what, trial, places, tmp_path):
     content = bytearray(changed[what].read_bytes())
     content[-2] = content[-2] ^ 1
     changed[what].write_bytes(content)
-    for cached in (running._read, running.data_checksum, running.weights_checksum):
+    for cached in (jobs.read_once, jobs.data_checksum, jobs.weights_checksum):
         cached.cache_clear()
     with pytest.raises(InputError, match=f"is of a run with other {what}. Choose another --out"):
         Trial(["rte"], ["bert"], ["none"], tmp_path / "runs", 1, device="cpu", **here).run()

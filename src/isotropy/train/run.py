@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +23,10 @@ from isotropy.sources.loading import extra
 from isotropy.train import task_data
 from isotropy.train.functional import isoscore, log_inverse
 from isotropy.train.items import Batch, Items, on_device
+from isotropy.train.job import Job, read_once
 from isotropy.train.methods import IsotropyLayerMethod, method_of
 from isotropy.train.networks import evaluating, load_network
-from isotropy.train.settings import Settings
-from isotropy.train.task_data import GENERATION, SIAMESE, TaskData
+from isotropy.train.task_data import GENERATION, SIAMESE
 
 _, transformers = extra("train")
 
@@ -43,59 +40,6 @@ GEOMETRY = {  # as records call them: as metrics do
     "explained_variance": "explained_variance",
 }
 MOST_ROWS = 1 << 14  # rows that geometry is measured on
-SAMPLED, N_SAMPLES = 1 << 12, 256  # bytes, and how often, of a file that a checksum is of
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run.
-
-    Attributes
-    ----------
-    task, model : str
-        The model's name or folder.
-    method : str
-        As it was asked for, which is what tables call it.
-    spec : str
-        The same with its options, such as those that a search chose.
-    seed : int
-    settings : Settings
-    data : str, optional
-        Folder with a folder for each task.
-    device : str
-    search : float
-        Share of the training items to be scored on instead of the evaluated ones, which is then
-        all that is wanted; 0 is a run of the trial.
-    """
-
-    task: str
-    model: str
-    method: str
-    spec: str
-    seed: int
-    settings: Settings
-    data: str | None = None
-    device: str = "cpu"
-    search: float = 0.0
-
-    def identity(self) -> dict[str, Any]:
-        """What a record must agree with to be that of this job."""
-        return {
-            "task": self.task,
-            "model": Path(self.model).name,
-            "method": self.method,
-            "spec": self.spec,
-            "seed": self.seed,
-            "search": self.search,
-            "settings": self.settings.to_dict(),
-        }
-
-    def inputs(self) -> dict[str, Any]:
-        """Checksums of what was read, which a record must agree with where it has them."""
-        return {
-            "data": data_checksum(self.task, self.data, self.settings.part),
-            "weights": weights_checksum(self.model),
-        }
 
 
 class Diverged(Exception):
@@ -115,31 +59,6 @@ class History:
     best_epoch: int | None = None
 
 
-@lru_cache(maxsize=4)
-def _read(task: str, folder: str | None, part: str) -> TaskData:
-    return task_data.read_task(task, folder, part)
-
-
-@lru_cache(maxsize=64)
-def data_checksum(task: str, folder: str | None, part: str) -> str:
-    return _read(task, folder, part).checksum()
-
-
-@lru_cache(maxsize=64)
-def weights_checksum(model: str) -> str | None:
-    """Of sizes and samples of the files of weights in a model's folder; None for one of the hub."""
-    found = hashlib.sha256()
-    paths = [p for kind in ("safetensors", "bin", "gguf") for p in Path(model).glob(f"*.{kind}")]
-    for path in sorted(paths):
-        size = path.stat().st_size
-        found.update(f"{path.name} {size}".encode())
-        with open(path, "rb") as file:
-            for start in range(0, size, max(SAMPLED, size // N_SAMPLES)):
-                file.seek(start)
-                found.update(file.read(SAMPLED))
-    return found.hexdigest()[:16] if paths else None
-
-
 def run(job: Job) -> dict[str, Any]:
     """The record of a run: scores, geometry before and after, times and memory.
 
@@ -153,7 +72,7 @@ class _Run:
     def __init__(self, job: Job) -> None:
         self.job, self.settings = job, job.settings
         self.device = torch.device(job.device)
-        self.data = _read(job.task, job.data, job.settings.part)
+        self.data = read_once(job.task, job.data, job.settings.part)
         high = "high" if self.settings.precision == "tf32" else "highest"
         torch.set_float32_matmul_precision(high)
         self.method = method_of(job.spec)

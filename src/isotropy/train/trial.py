@@ -19,8 +19,9 @@ from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError, reason
+from isotropy.train.job import Job
 from isotropy.train.methods import Method, method_of, spec_of
-from isotropy.train.run import Job, run
+from isotropy.train.run import run
 from isotropy.train.settings import settings_for
 from isotropy.train.task_data import CALLER, task_spec
 from isotropy.writing import whole
