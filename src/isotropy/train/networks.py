@@ -180,7 +180,6 @@ class Generator(Network):
             twin.bias.add_(known.bias)
         twin.register_forward_pre_hook(self._calibrate)
         self.body.set_output_embeddings(twin)
-        self.body.config.tie_word_embeddings = False
 
     def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
         states = given[0]
