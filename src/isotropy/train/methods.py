@@ -197,12 +197,12 @@ class FlowMethod(Method):
     """A flow between body and head, trained along at every step: Li et al. 2020, Ding et al. 2022.
 
     The head gets f^-1([CLS]), or, where text is generated, f^-1 of the states at every predicted
-    token; ActNorm starts from a first batch. The flow takes every mean away: what all answers have
-    in common must be in the head's bias, which starts from the labels. Otherwise the body moves the
-    mean and the flow undoes it, without end. An output
-    layer that is pretrained starts as its twin for the flow's rows, with a bias, so that the first
-    step predicts what the model did. Without `lr` the flow learns at the network's rate: at the
-    1e-3 that a flow of a frozen model is trained with, it moves away from under the head.
+    token; ActNorm starts from a first batch. The flow takes every mean away: what all answers
+    have in common must be in the head's bias, which starts from the labels. Otherwise the body
+    moves the mean and the flow undoes it, without end. An output layer that is pretrained
+    starts as its twin for the flow's rows, with a bias, so that the first step predicts what
+    the model did. Without `lr` the flow learns at the network's rate: at the 1e-3 that a flow
+    of a frozen model is trained with, it moves away from under the head.
     """
 
     name = "flow"
