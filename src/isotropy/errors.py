@@ -29,7 +29,8 @@ class MissingExtraError(IsotropyError, ImportError):
 
 def reason(error: BaseException) -> str:
     """Why something could not be written, in a few words."""
-    full = getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error)
+    no_room = (errno.ENOSPC, errno.EDQUOT)
+    full = getattr(error, "errno", None) in no_room or "os error 28" in str(error)
     return "the disk is full" if full else getattr(error, "strerror", None) or str(error)
 
 

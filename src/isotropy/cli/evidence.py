@@ -19,8 +19,11 @@ from rich.progress import Progress as Bar
 from isotropy.cli.common import (
     ColumnOption,
     JsonOption,
+    OverwriteOption,
     SeedOption,
     among,
+    beside,
+    destination,
     examples,
     json_line,
 )
@@ -43,6 +46,7 @@ from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
 from isotropy.sources.embeddings import embeddings
 from isotropy.sources.encoder import Encoder
+from isotropy.sources.guard import guard
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.loading import is_model, pools_itself
 from isotropy.sources.opening import FORMATS
@@ -150,6 +154,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Score every repair on a task, with intervals and p-values."""
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
+    guard({}, inputs, kept={"--cache": cache}, caller="compare")
     offline_unless_reached(model, data)
     wanted = opened_task(task, data, "compare", option)
     texts = joined_texts(fit_on)
@@ -199,6 +205,7 @@ def advise(
         Path | None,
         typer.Option(help="File for the chosen repair, which `apply` and `embed --repair` take."),
     ] = None,
+    overwrite: OverwriteOption = False,
     budget: Annotated[int, typer.Option(help="Repairs tried at most.", min=1)] = 24,
     layer: LayerOption = None,
     pool: PoolOption = None,
@@ -215,8 +222,10 @@ def advise(
     Repairs and their parameters are searched on the training part by cross-validation; the choice
     is tested on folds it did not see, and scored on the test part.
     """
-    if save is not None:
-        check_target(save)
+    save = destination(save)
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
+    kept = {"--cache": cache}
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
     offline_unless_reached(model, data)
     if task is None:
         goes_with_task = {
@@ -250,9 +259,11 @@ def advise(
         typer.echo("nothing was saved, as no repair is recommended", err=True)
     elif save is not None and found.repair is not None:
         level = found.choice.level
-        found.repair.save(save, note=f"{level} level, {model}, {data}", level=level)
+        note = f"{level} level, {model}, {data}"
+        found.repair.save(save, note=note, level=level, overwrite=overwrite)
         typer.echo(f"saved {found.repair!r} to {save}", err=True)
-    tell(found, as_json)
+    with beside(save):
+        tell(found, as_json)
 
 
 def tell(found: Any, as_json: bool) -> None:

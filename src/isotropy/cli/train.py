@@ -161,6 +161,9 @@ def train(
     ] = None,
     device: ModelDeviceOption = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time, in processes.", min=1)] = 1,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run again what is there, and replace its files.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Fine-tune with and without calibration, over seeds, and test whether it helped.
@@ -204,6 +207,7 @@ def train(
         device=device,
         jobs=jobs,
         settings=settings,
+        overwrite=overwrite,
     )
     rows = summary(trial.run(_say_run))
     if as_json:

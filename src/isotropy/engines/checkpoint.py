@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from isotropy.engines.base import Partial
 from isotropy.errors import InputError, reason
 from isotropy.sources import Source
 from isotropy.stats import Statistic
-from isotropy.writing import whole
+from isotropy.writing import sweep, whole
 
 SAVING_SHARE = 20  # a state is kept again after this many times what keeping it took
 
@@ -66,6 +66,7 @@ class Checkpoint:
                 folder.mkdir(parents=True, exist_ok=True)
                 for stale in folder.iterdir():  # of a pass that was killed before it had a key
                     stale.unlink()
+                sweep(str(folder))
         return CheckpointedPass(folder, key, statistics)
 
 
@@ -115,7 +116,7 @@ class CheckpointedPass:
         }
         counts = {"n_chunks": partial.n_chunks, "n_skipped": partial.n_skipped}
         with _writing(self.folder), whole(path) as part:
-            save_file(arrays, part, metadata={"counts": json.dumps(counts)})
+            part.write_bytes(save(arrays, metadata={"counts": json.dumps(counts)}))
 
     def _read(self, path: Path) -> Partial | None:
         if not path.is_file():

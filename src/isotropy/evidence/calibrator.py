@@ -170,7 +170,7 @@ class ScoreCalibrator:
         below, upto = (np.searchsorted(self._sorted(), given, side) for side in ("left", "right"))
         return _plain(50 * (below + upto) / self.n_pairs_)
 
-    def save(self, path: Any, note: str = "") -> None:
+    def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
         """Write the fitted calibrator to one safetensors file, whole or not at all.
 
         Parameters
@@ -178,6 +178,8 @@ class ScoreCalibrator:
         path : path-like
         note : str
             Free text kept in the header, such as the model and the corpus.
+        overwrite : bool
+            Replace a file that is there.
         """
         self._expect_fitted()
         header = {
@@ -188,7 +190,7 @@ class ScoreCalibrator:
             "repair": self.repair_,
             "note": note,
         }
-        files.write(path, header, {"scores_": self.scores_}, kind=KIND)
+        files.write(path, header, {"scores_": self.scores_}, kind=KIND, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: Any) -> Self:

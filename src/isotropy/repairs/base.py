@@ -21,6 +21,7 @@ from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
+from isotropy.sources.guard import guard
 from isotropy.stats import Moments, Statistic
 
 LEVELS = ("token", "sentence")
@@ -87,7 +88,14 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
-    def transform(self, X: Any, *, out: Any = None, engine: str | Engine | None = None) -> Any:
+    def transform(
+        self,
+        X: Any,
+        *,
+        out: Any = None,
+        engine: str | Engine | None = None,
+        overwrite: bool = False,
+    ) -> Any:
         """The repaired rows, in the dtype and on the device of X, or written to a file.
 
         Parameters
@@ -96,9 +104,11 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) that the repaired rows are streamed to in
             order, with the columns that came along; without suffix, a folder of Parquet parts.
-            It takes its name only when it is whole.
+            It takes its name only when it is whole, and must not be a file that is read.
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs; with `out` only.
+        overwrite : bool
+            Replace what `out` names, where that exists.
 
         Returns
         -------
@@ -106,17 +116,21 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             With `out`, the source of the file written.
         """
         if out is not None:
-            return self._stream(X, out, engine)
+            return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
         return _restored(self._repaired(rows), X)
 
-    def _stream(self, X: Any, out: Any, engine: str | Engine | None) -> Source:
+    def _stream(
+        self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
+    ) -> Source:
         check_is_fitted(self)
         caller = type(self).__name__
+        guard({"out": out}, {"X": X}, overwrite=overwrite, caller=caller)
         source = as_source(X, caller=caller)
         checks.width(source.n_features, self.n_features_in_, caller)
         with using(engine, caller=caller):
-            map_rows(source, self._repaired, target(out, self._n_features_out, source, caller))
+            sink = target(out, self._n_features_out, source, caller, overwrite=overwrite)
+            map_rows(source, self._repaired, sink)
         return as_source(out, caller=caller)
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
@@ -161,7 +175,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             )
         return self._affine()
 
-    def save(self, path: Any, note: str = "", *, level: str = "") -> None:
+    def save(
+        self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False
+    ) -> None:
         """Write the fitted repair to one safetensors file, whole or not at all.
 
         Parameters
@@ -172,12 +188,14 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         level : {"token", "sentence"}, optional
             The rows that it is for: of tokens before they are pooled, or of texts. Kept in the
             header, and `level_` of the loaded repair; by default the `level_` of this one.
+        overwrite : bool
+            Replace a file that is there.
         """
         check_is_fitted(self)
         level = level or self.level_
         if level:
             checks.choice(level, "level", "save", LEVELS)
-        files.write(path, self._header(note, level), self._tensors())
+        files.write(path, self._header(note, level), self._tensors(), overwrite=overwrite)
 
     def _header(self, note: str, level: str) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -300,10 +318,12 @@ def _restored(rows: Array, X: Any) -> Array:
     return tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
 
 
-def target(out: Any, n_features: int, like: Source, caller: str) -> Sink | PartsSink:
+def target(
+    out: Any, n_features: int, like: Source, caller: str, **options: Any
+) -> Sink | PartsSink:
     """Where `out` says that rows go: a file, or without suffix a folder of Parquet parts."""
     kind = open_sink if os.path.splitext(out)[1] else PartsSink
-    return kind(out, n_features, like=like, caller=caller)
+    return kind(out, n_features, like=like, caller=caller, **options)
 
 
 class SummedRepair(Repair):

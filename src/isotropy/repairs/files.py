@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import zlib
 from collections.abc import Container
 from pathlib import Path
@@ -13,21 +14,28 @@ import numpy as np
 import sklearn
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, RepairFileError, reason
-from isotropy.writing import whole
+from isotropy.errors import InputError, RepairFileError
+from isotropy.sources import paths
+from isotropy.sources.guard import guard
+from isotropy.writing import explained, shown, whole
 
 FORMAT = 1
 KEY = "isotropy.repair"  # where the header of a repair is; other kinds have their own
 
 
 def write(
-    path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]], kind: str = "repair"
+    path: Any,
+    header: dict[str, Any],
+    tensors: dict[str, NDArray[Any]],
+    kind: str = "repair",
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write header and tensors, whole or not at all."""
-    check_target(path)
+    check_target({"path": path}, overwrite=overwrite, caller="save")
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     complete = header | {
         "format": FORMAT,
@@ -43,19 +51,19 @@ def write(
         text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
         raise InputError(f"save: parameters must be plain values: {error}.") from None
-    try:
-        with whole(path) as part:
-            save_file(tensors, part, metadata={f"isotropy.{kind}": text})
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"save: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
-        ) from None
+    target = paths.normal(path)
+    with explained(target, "save"), whole(target, overwrite=overwrite) as part:
+        part.write_bytes(save(tensors, metadata={f"isotropy.{kind}": text}))
 
 
-def check_target(path: Any) -> None:
-    """Raise where a file could not be saved for want of a folder."""
-    if not Path(path).parent.is_dir():
-        raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
+def check_target(
+    outputs: dict[str, Any], inputs: dict[str, Any] | None = None, *, caller: str, **options: Any
+) -> None:
+    """Raise where a file could not be saved; parameters as of `guard`."""
+    guard(outputs, inputs, caller=caller, **options)
+    for name, path in outputs.items():
+        if path is not None and os.path.isdir(paths.normal(path)):
+            raise InputError(f"{caller}: {name} must be a file, got the folder {shown(path)}.")
 
 
 def read(
