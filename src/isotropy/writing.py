@@ -239,7 +239,7 @@ def written_by_us(folder: str | os.PathLike[str]) -> set[str]:
     """Names of the files in a folder that we wrote, and nobody has touched since."""
     try:
         listed = json.loads(Path(folder, MARKER).read_text(encoding="utf-8"))["files"]
-        return {str(name) for name, seen in listed.items() if seen == _seen(folder, name)}
+        return {name for name, seen in listed.items() if seen and seen == _seen(folder, name)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
 
@@ -253,10 +253,11 @@ def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
 
 
 def _seen(folder: str | os.PathLike[str], name: str) -> list[int] | None:
-    """What tells a file from itself after a change."""
-    if os.path.basename(name) != name:
+    """What tells a file from itself after a change; None where there is none."""
+    try:
+        found = os.lstat(os.path.join(folder, os.path.basename(name)))
+    except (OSError, ValueError):
         return None
-    found = os.lstat(os.path.join(folder, name))
     return [found.st_size, found.st_mtime_ns] if stat.S_ISREG(found.st_mode) else None
 
 

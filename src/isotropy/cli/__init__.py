@@ -21,6 +21,7 @@ from isotropy.cli import (
     show,
     train,
 )
+from isotropy.cli.ending import in_order
 from isotropy.errors import IsotropyError
 
 TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
@@ -40,7 +41,8 @@ class Commands(TyperGroup):
             return super().main(args, standalone_mode=False, **kwargs)
         warnings.showwarning = _show_warning
         try:
-            code = super().main(args, standalone_mode=False, **kwargs)
+            with in_order():
+                code = super().main(args, standalone_mode=False, **kwargs)
         except IsotropyError as error:
             typer.echo(str(error), err=True)
             sys.exit(2)
