@@ -186,7 +186,7 @@ def test_a_loaded_calibrator_is_the_one_saved(saved):
     assert loaded.threshold(0.01) == fitted.threshold(0.01)
     assert repr(loaded) == repr(fitted)
     assert (loaded.n_samples_seen_, loaded.n_features_in_, loaded.note_) == (400, 16, "a test")
-    loaded.save(saved)
+    loaded.save(saved, overwrite=True)
     assert np.array_equal(ScoreCalibrator.load(saved).scores_, fitted.scores_)
 
 

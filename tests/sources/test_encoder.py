@@ -348,7 +348,7 @@ def test_a_loaded_repair_has_the_identity_of_the_fitted_one(bert, tmp_path):
         isotropy.Whiten(shrinkage=0.1).fit(rows),
         isotropy.ClusterRemoval(2, 1).fit(rows),
     ):
-        fitted.save(tmp_path / "x")
+        fitted.save(tmp_path / "x", overwrite=True)
         copy = isotropy.load(tmp_path / "x")
         found = [encoder.with_repair(r).source(TEXTS).identity() for r in (fitted, copy)]
         assert found[0] == found[1]

@@ -222,11 +222,6 @@ def advise(
     Repairs and their parameters are searched on the training part by cross-validation; the choice
     is tested on folds it did not see, and scored on the test part.
     """
-    save = destination(save)
-    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
-    kept = {"--cache": cache}
-    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
-    offline_unless_reached(model, data)
     if task is None:
         goes_with_task = {
             "save": save,
@@ -238,6 +233,12 @@ def advise(
         for name, given in goes_with_task.items():
             if given:
                 raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
+    save = destination(save)
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
+    kept = {"--cache": cache}
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
+    offline_unless_reached(model, data)
+    if task is None:
         texts = list(each(open_texts(data, None, "advise")))
         vectors, _ = vectors_for(
             model, None, layer, pool, special_tokens, device, cache, column, text_column

@@ -142,11 +142,22 @@ class CheckpointedPass:
 def _writing(folder: Path, caller: str = "checkpoint") -> Iterator[None]:
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        _clear(folder)
         raise InputError(
             f"{caller}: the checkpoint {str(folder.parent)!r} could not be written: "
             f"{reason(error)}. Free some room, or choose another folder."
         ) from None
+
+
+def _clear(folder: Path) -> None:
+    """Remove a pass of which nothing is done yet, where it could not be written."""
+    with contextlib.suppress(OSError):
+        if not any(folder.glob("run-*")):
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+            folder.parent.rmdir()  # unless there are other passes
 
 
 def _begun(path: Path) -> dict[str, Any]:

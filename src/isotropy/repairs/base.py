@@ -120,9 +120,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         rows = self._rows(X)
         return _restored(self._repaired(rows), X)
 
-    def _stream(
-        self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
-    ) -> Source:
+    def _stream(self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool) -> Source:
         check_is_fitted(self)
         caller = type(self).__name__
         guard({"out": out}, {"X": X}, overwrite=overwrite, caller=caller)
@@ -175,9 +173,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             )
         return self._affine()
 
-    def save(
-        self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False
-    ) -> None:
+    def save(self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False) -> None:
         """Write the fitted repair to one safetensors file, whole or not at all.
 
         Parameters

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from isotropy._version import __version__
 from isotropy.errors import InputError, RepairFileError
 from isotropy.sources import paths
-from isotropy.sources.guard import guard
+from isotropy.sources.guard import guard, output_path
 from isotropy.writing import explained, shown, whole
 
 FORMAT = 1
@@ -60,10 +60,10 @@ def check_target(
     outputs: dict[str, Any], inputs: dict[str, Any] | None = None, *, caller: str, **options: Any
 ) -> None:
     """Raise where a file could not be saved; parameters as of `guard`."""
-    guard(outputs, inputs, caller=caller, **options)
     for name, path in outputs.items():
-        if path is not None and os.path.isdir(paths.normal(path)):
+        if path is not None and os.path.isdir(output_path(path, name, caller)):
             raise InputError(f"{caller}: {name} must be a file, got the folder {shown(path)}.")
+    guard(outputs, inputs, caller=caller, **options)
 
 
 def read(

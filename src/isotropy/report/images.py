@@ -7,37 +7,36 @@ from pathlib import Path
 from typing import Any
 
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.sources import paths
-from isotropy.sources.guard import guard
+from isotropy.sources.guard import guard, output_path
 from isotropy.writing import explained, shown, whole
 
 PICTURES = (".svg", ".png", ".pdf")
 
 
 def check_image(
-    path: Path,
+    path: Any,
     caller: str,
     inputs: dict[str, Any] | None = None,
     *,
     overwrite: bool = False,
     name: str = "path",
-) -> None:
-    """Raise where no figure can be written to path; inputs as of `guard`."""
-    if path.suffix not in (".html", *PICTURES) or path.is_dir():
+) -> Path:
+    """The file of a figure; raises where none can be written there. Inputs as of `guard`."""
+    target = Path(output_path(path, name, caller))
+    if target.suffix not in (".html", *PICTURES) or target.is_dir():
         raise InputError(
             f"{caller}: {name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}."
         )
     guard({name: path}, inputs, overwrite=overwrite, caller=caller)
-    if path.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
+    if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError(
             f"{caller}: a picture needs kaleido, which is not installed. "
             'Run: pip install "isotropy[report]", or write .html.'
         )
+    return target
 
 
-def write_image(
-    figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False
-) -> None:
+def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
     """Write a plotly figure as .html, .svg, .png or .pdf; pictures are drawn by a Chromium.
 
     The file appears whole or not at all; one that is there is replaced with `overwrite` only.
@@ -50,8 +49,7 @@ def write_image(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_image(charts.norms(X), f"{folder}/norms.html")
     """
-    target = Path(paths.normal(path))
-    check_image(target, caller, overwrite=overwrite)
+    target = check_image(path, caller, overwrite=overwrite)
     try:
         with explained(target, caller), whole(target, overwrite=overwrite) as part:
             if target.suffix == ".html":

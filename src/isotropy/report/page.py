@@ -23,8 +23,8 @@ from isotropy.report.sections import (
     space_sections,
 )
 from isotropy.report.views import View, repaired
-from isotropy.sources import as_source, paths
-from isotropy.sources.guard import guard
+from isotropy.sources import as_source
+from isotropy.sources.guard import guard, output_path
 from isotropy.writing import explained, is_stream, shown, whole
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
@@ -97,14 +97,14 @@ def check_page(
     **options: Any,
 ) -> Path:
     """The file of the page; raises where it cannot be written, or is one of those that are read."""
+    target = Path(output_path(path, name, "report"))
+    if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
+        raise InputError(f"report: {name} must be an .html file, got {shown(path)}.")
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
     inputs |= {f"repair {i}": one for i, one in enumerate(repairs, 1)}
     inputs |= {f"evidence {i}": one for i, one in enumerate(evidence, 1)}
     inputs["layers"] = layers
     guard({name: path}, inputs, overwrite=overwrite, caller="report", **options)
-    target = Path(paths.normal(path))
-    if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
-        raise InputError(f"report: {name} must be an .html file, got {shown(path)}.")
     return target
 
 

@@ -42,7 +42,9 @@ def guard(
     caller : str
         Name that error messages begin with.
     """
-    new = {name: _output(path, name, caller) for name, path in outputs.items() if path is not None}
+    new = {
+        name: output_path(path, name, caller) for name, path in outputs.items() if path is not None
+    }
     grown = {name: paths.normal(path) for name, path in (kept or {}).items() if path is not None}
     _expect_distinct(new | grown, caller)
     read = [(name, path) for name, one in (inputs or {}).items() for path in _read(one)]
@@ -51,7 +53,8 @@ def guard(
         _expect_room(name, path, overwrite, caller)
 
 
-def _output(path: Any, name: str, caller: str) -> str:
+def output_path(path: Any, name: str, caller: str) -> str:
+    """The absolute local path of an output, which messages call `name`."""
     try:
         found = paths.normal(path)
     except TypeError:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources import paths
 from isotropy.sources.base import Source
-from isotropy.sources.guard import guard
+from isotropy.sources.guard import guard, output_path
 from isotropy.sources.sinks import Sink
 from isotropy.writing import NewFolder, explained, shown, status
 
@@ -46,13 +45,13 @@ class PartsSink:
         overwrite: bool = False,
         name: str = "out",
     ) -> None:
-        guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
-        self.path = paths.normal(path)
+        self.path = output_path(path, name, caller)
         if status(self.path) is not None and not os.path.isdir(self.path):
             raise InputError(
                 f"{caller}: {name} without a suffix must be a folder, got the file "
                 f"{shown(self.path)}. Choose another name."
             )
+        guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
         self.folder = NewFolder(self.path, overwrite)
         self.n_features = n_features
         self.dtype = dtype or str(getattr(like, "dtype", "float32"))

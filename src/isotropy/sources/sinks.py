@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources import paths
 from isotropy.sources.base import Source
 from isotropy.sources.files import wide
 from isotropy.sources.flat import narrowed
-from isotropy.sources.guard import guard
+from isotropy.sources.guard import guard, output_path
 from isotropy.writing import NewFile, explained, shown
 
 if TYPE_CHECKING:
@@ -96,7 +95,9 @@ class Sink:
             return
         try:
             if not self.n_rows:
-                raise InputError(f"{self.caller}: there are no rows to write to {shown(self.told)}.")
+                raise InputError(
+                    f"{self.caller}: there are no rows to write to {shown(self.told)}."
+                )
             with self._explained():
                 self._finish()
                 self.file.close()
@@ -178,8 +179,7 @@ def open_sink(
     name : str
         What messages call the path.
     """
-    guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
-    target = paths.normal(path)
+    target = output_path(path, name, caller)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SINKS:
         raise InputError(
@@ -187,6 +187,7 @@ def open_sink(
         )
     if os.path.isdir(target):
         raise InputError(f"{caller}: {name} must be a file, got the folder {shown(target)}.")
+    guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
     module, kind_name = SINKS[suffix]
     kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
     return kind(
