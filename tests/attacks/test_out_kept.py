@@ -275,11 +275,10 @@ def test_python_replaces_when_asked(case, files, raises):
     SAVED[case](overwrite=True)
 
 
-@pytest.mark.parametrize("bad", [5, None, b"x.npy", True, object(), ["x.npy"], "a\0b.npy"], ids=str)
+@pytest.mark.parametrize("bad", [5, b"x.npy", True, 1.5, ["x.npy"], "a\0b.npy"], ids=str)
 def test_what_is_no_path_gets_one_line(bad, files, raises):
-    if bad is not None:
-        raises(FITTED.transform, X, out=bad)
-        raises(FITTED.save, bad)
+    raises(FITTED.transform, X, out=bad)
+    raises(FITTED.save, bad)
 
 
 def test_a_page_is_not_one_of_its_inputs(files, raises):
