@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,10 +15,11 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotropy import checks, linalg
+from isotropy import checks, fields, linalg
 from isotropy.checks import Array
 from isotropy.engines import Engine, map_rows, over_threads, reduce, using
-from isotropy.errors import InputError, NotAffineError, RepairFileError
+from isotropy.errors import InputError, NotAffineError, one_line
+from isotropy.fields import Field
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
@@ -30,9 +33,10 @@ LEVELS = ("token", "sentence")
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`,
-    and is found by its `name` from then on. `moments_` of the rows that it was fitted on stay with
-    it, so that `shift` can tell how far others are from them. `level_` is "token" or "sentence"
+    A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`
+    with what each must be when it is loaded, and is found by its `name` from then on. `moments_`
+    of the rows that it was fitted on stay with it, so that `shift` can tell how far others are
+    from them. `level_` is "token" or "sentence"
     where the file that it was loaded from says which rows it is for, otherwise empty.
 
     A repair that is `trained`, by gradient descent in torch, is found in `trained_by_name` instead:
@@ -40,12 +44,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """
 
     name: ClassVar[str] = ""
-    learned: ClassVar[tuple[str, ...]] = ()
+    learned: ClassVar[dict[str, Field]] = {}
     trained: ClassVar[bool] = False
     by_name: ClassVar[dict[str, type[Repair]]] = {}
     trained_by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
+    n_features_in_: int
     moments_: Moments | None = None
     level_: str = ""
 
@@ -180,7 +185,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         ----------
         path : path-like
         note : str
-            Free text kept in the header, such as the model and the corpus.
+            Free text kept in the header, such as the model and the corpus; at most 10,000
+            characters.
         level : {"token", "sentence"}, optional
             The rows that it is for: of tokens before they are pooled, or of texts. Kept in the
             header, and `level_` of the loaded repair; by default the `level_` of this one.
@@ -191,6 +197,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         level = level or self.level_
         if level:
             checks.choice(level, "level", "save", LEVELS)
+        try:
+            files.check_note(note)
+        except InputError as error:
+            raise InputError(f"save: {error}.") from None
         files.write(path, self._header(note, level), self._tensors(), overwrite=overwrite)
 
     def _header(self, note: str, level: str) -> dict[str, Any]:
@@ -215,18 +225,64 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Statistics that are saved, by name."""
         return {} if self.moments_ is None else {"moments": self.moments_}
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+    @classmethod
+    def _from_file(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
+        """The repair that a file holds, or one line on what in it is not right."""
+        files.check_header(header)
+        unknown = header["params"].keys() - cls._get_param_names()
+        if unknown:
+            raise InputError(f"{cls.__name__} has no parameter {one_line(repr(min(unknown)), 60)}")
+        self = cls(**header["params"])
         self.n_features_in_ = header["n_features"]
+        self._check_params()
+        fields.check(tensors, self._layout(), self._sizes())
+        self._restore(header, tensors)
+        return self
+
+    def _layout(self) -> dict[str, Field]:
+        """What the tensors of its file must be."""
+        return self.learned | _prefixed("moments", Moments, optional=True)
+
+    def _sizes(self) -> dict[str, int]:
+        """The sizes that shapes of fitted arrays name, as far as the parameters settle them."""
+        return {"n_features": int(self.n_features_in_)}
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         self.n_samples_seen_ = header["n_samples"]
         self.note_ = header["note"]
-        self.level_ = header.get("level", "")  # files of old have none
-        if header["feature_names"] is not None:
-            self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+        self.level_ = header.get("level", "")  # older files don't have it
+        if self.level_ != "":
+            checks.choice(self.level_, "level", type(self).__name__, LEVELS)
+        names = header.get("feature_names")
+        if names is not None:
+            self.feature_names_in_ = np.asarray(self._names(names), dtype=object)
         for name in self.learned:
             value = tensors[name]
             setattr(self, name, value if value.ndim else value.item())
-        moments = _state(tensors, "moments")  # files of old have none
-        self.moments_ = Moments.from_state(moments) if moments else None
+        moments = _state(tensors, "moments")  # older files don't have it
+        self.moments_ = self._seen(Moments.from_state(moments)) if moments else None
+        self._check_fitted()
+
+    def _names(self, names: Any) -> list[str]:
+        files.expect(names, list, "feature_names", "a list")
+        if len(names) != self.n_features_in_:
+            raise InputError(
+                f"feature_names must have {self.n_features_in_} names, got {len(names)}"
+            )
+        return [files.expect(name, str, "a feature name", "text") for name in names]
+
+    def _seen(self, statistic: Any) -> Any:
+        """A statistic of the fitted rows, as it must be."""
+        n_rows = getattr(statistic, "n_rows", 1)
+        if statistic.n_features is None or not 1 <= n_rows <= self.n_samples_seen_:
+            raise InputError(
+                f"{type(statistic).__name__} must be of 1 to n_samples={self.n_samples_seen_} "
+                f"rows, got {n_rows if statistic.n_features else 'none'}"
+            )
+        return statistic
+
+    def _check_fitted(self) -> None:
+        """Raise where loaded arrays do not agree with each other or with the parameters."""
 
     @abstractmethod
     def _fit(self, source: Source) -> None:
@@ -253,9 +309,24 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return self._blockwise(self._finished, rows, self._n_features_out)
 
     def _finished(self, rows: Array, out: Array) -> None:
-        self._apply(rows, out)
-        if self.normalize:
-            out[:] = linalg.unit_rows(out)
+        with np.errstate(over="ignore", invalid="ignore"):  # looked for afterwards
+            self._apply(rows, out)
+            if self.normalize:
+                out[:] = linalg.unit_rows(out)
+        self._expect_finite(out)
+
+    def _expect_finite(self, out: Array) -> None:
+        """Raise where rows became NaN or infinite on the way."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if math.isfinite(float(out.sum())):  # one fast pass; only its failure needs a look
+                return
+        bad = ~linalg.namespace(out).isfinite(out)
+        if bool(bad.any()):
+            raise InputError(
+                f"{type(self).__name__}: the result must be finite, got NaN or infinity in "
+                f"{int(bad.any(axis=1).sum())} of {out.shape[0]} rows: values leave the range of "
+                f"{str(out.dtype).removeprefix('torch.')}. Scale the rows, or give float64."
+            )
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -405,11 +476,23 @@ class SummedRepair(Repair):
         moments = {} if self.moments_ is self.statistic_ else super()._kept()
         return {"statistic": self.statistic_} | moments
 
+    def _layout(self) -> dict[str, Field]:
+        kept = _prefixed("statistic", self.statistic)
+        return self.learned | kept if self.statistic is Moments else super()._layout() | kept
+
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
-        self.statistic_ = self.statistic.from_state(_state(tensors, "statistic"))
+        self.statistic_ = self._seen(self.statistic.from_state(_state(tensors, "statistic")))
         if isinstance(self.statistic_, Moments):
             self.moments_ = self.statistic_
+
+
+def _prefixed(prefix: str, kind: type[Statistic], optional: bool = False) -> dict[str, Field]:
+    """The fields of a statistic, by their names in a file."""
+    return {
+        f"{prefix}.{name}": replace(field, optional=optional or field.optional)
+        for name, field in kind.fields.items()
+    }
 
 
 def _state(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
@@ -430,7 +513,12 @@ class Invertible(Repair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
-        return _restored(self._blockwise(self._revert, rows, self.n_features_in_), X)
+        return _restored(self._blockwise(self._reverted, rows, self.n_features_in_), X)
+
+    def _reverted(self, rows: Array, out: Array) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # looked for afterwards
+            self._revert(rows, out)
+        self._expect_finite(out)
 
     @abstractmethod
     def _revert(self, rows: Array, out: Array) -> None:
@@ -447,16 +535,16 @@ def load(path: Any) -> Repair:
     Raises
     ------
     RepairFileError
-        Where the file is missing, damaged, of another kind, or of a newer format.
+        Where the file is missing, damaged, of another kind, or of a newer format, or where what
+        it holds is no fitted repair: arrays of another shape or dtype, or not finite, or
+        parameters that break their rules.
     """
+    return read(path)[0]
+
+
+def read(path: Any) -> tuple[Repair, dict[str, Any]]:
+    """The repair that `load` returns, and the header of its file."""
     known = Repair.by_name | Repair.trained_by_name
     header, tensors = files.read(path, known)
-    try:
-        repair = known[header["method"]](**header["params"])
-        repair._restore(header, tensors)
-        repair._check_params()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RepairFileError(
-            f"load: {str(path)!r} does not hold a whole repair ({error}). Save it again."
-        ) from None
-    return repair
+    with files.validated(path):
+        return known[header["method"]]._from_file(header, tensors), header

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
 
@@ -28,7 +30,12 @@ class Directions(Statistic):
     (array([0.6, 1.8]), 1, 7.0)
     """
 
-    fields = ("totals", "extremes", "unit_sum", "unit_square_sum")
+    fields = {
+        "totals": Field("5", low=0),
+        "extremes": Field("2", infinite=True),
+        "unit_sum": Field("n_features", optional=True),
+        "unit_square_sum": Field("n_features", optional=True, low=0),
+    }
 
     def __init__(self) -> None:
         self.totals: Array = np.zeros(5)
@@ -82,6 +89,16 @@ class Directions(Statistic):
     def mean_norm(self) -> float:
         """Weighted mean of the norms, zero rows included."""
         return self.norm_sum / (self.weight + self.zero_weight)
+
+    def _check_state(self) -> None:
+        seen = self._expect_together("unit_sum", "unit_square_sum")
+        low, high = self.norm_min, self.norm_max
+        if seen != (self.weight + self.zero_weight > 0):
+            raise InputError("totals and sums must be of the same rows, got others")
+        if not (0 <= low <= high < np.inf if seen else (low, high) == (np.inf, -np.inf)):
+            raise InputError(f"extremes must be norms of the rows, got {low:g} and {high:g}")
+        if seen and np.linalg.norm(np.asarray(self.unit_sum)) > self.weight * (1 + HALF_THE_DIGITS):
+            raise InputError("unit_sum must be a sum of unit rows, got a longer one")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         if self.unit_sum is None:

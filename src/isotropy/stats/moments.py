@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
@@ -46,7 +48,16 @@ class Moments(Statistic):
     """
 
     needs_rows = True
-    fields = ("origin", "n_rows", "weight", "total", "products", "third", "fourth", "resolution")
+    fields = {
+        "origin": Field("n_features", optional=True),
+        "n_rows": Field(kind="int", low=0),
+        "weight": Field(low=0),
+        "total": Field("n_features", optional=True),
+        "products": Field("n_features, n_features", optional=True),
+        "third": Field("n_features", optional=True, infinite=True),
+        "fourth": Field(infinite=True),
+        "resolution": Field(low=0, high=1),
+    }
 
     def __init__(self, origin: Array | None = None) -> None:
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
@@ -162,6 +173,28 @@ class Moments(Statistic):
         kind = linalg.namespace(X).float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
         self.n_rows += int(X.shape[0])
+
+    def _check_state(self) -> None:
+        seen = self._expect_together("total", "products", "third")
+        if seen != (self.n_rows > 0) or seen != (self.weight > 0):
+            raise InputError(
+                "n_rows, weight and sums must be of the same rows, got "
+                f"n_rows {self.n_rows}, weight {self.weight:g} and {'' if seen else 'no '}sums"
+            )
+        if not seen:
+            return
+        if self.origin is None:
+            raise InputError("there must be origin, which is missing")
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, products = self.mean, np.asarray(self.products)
+            size = np.abs(products).max() + self.weight * np.square(np.abs(mean)).max()
+            rounding = HALF_THE_DIGITS * size
+        if not np.isfinite(mean).all():
+            raise InputError(f"weight must be large enough for a mean, got {self.weight:g}")
+        if not (np.abs(products - products.T) <= rounding).all():
+            raise InputError("products must be symmetric, got others")
+        if not (np.diag(products) >= -rounding).all():
+            raise InputError("products must have no negative diagonal, got one")
 
     def _start(self, X: Array) -> None:
         if self.origin is None:

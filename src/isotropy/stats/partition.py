@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
@@ -41,7 +42,14 @@ class LogPartition(Statistic):
     (array([1.00069315e+03, 6.93147181e-01]), array([-9.99306853e+02, 6.93147181e-01]))
     """
 
-    fields = ("basis", "center", "largest_norm", "weight", "log_plus", "log_minus")
+    fields = {
+        "basis": Field("n_features, n_directions"),
+        "center": Field("n_features", optional=True),
+        "largest_norm": Field(optional=True, low=0),
+        "weight": Field(low=0),
+        "log_plus": Field("n_directions", infinite=True),
+        "log_minus": Field("n_directions", infinite=True),
+    }
 
     def __init__(
         self, basis: Array, center: Array | None = None, largest_norm: float | None = None
@@ -61,6 +69,12 @@ class LogPartition(Statistic):
     @property
     def n_features(self) -> int | None:
         return int(self.basis.shape[0])
+
+    def _check_state(self) -> None:
+        for name in ("log_plus", "log_minus"):
+            logs = getattr(self, name)
+            if not (np.isfinite(logs) if self.weight > 0 else logs == -np.inf).all():
+                raise InputError(f"weight and {name} must be of the same rows, got others")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         basis = linalg.like(self.basis, X)
