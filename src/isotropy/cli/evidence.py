@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from isotropy import checks
 from isotropy.cli.common import (
     ColumnOption,
     JsonOption,
@@ -312,13 +313,15 @@ def opened_task(
 
 def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
     """What each name=value says: the text itself where the task wants one, as of a label."""
-    known = inspect.signature(Task.by_kind[kind].read).parameters
+    read = inspect.signature(Task.by_kind[kind].read).parameters
+    known = dict(list(read.items())[1:])  # the first is what --data names
     found: dict[str, Any] = {}
     for option in options:
         name, equals, text = option.partition("=")
         if not name or not equals:
             raise InputError(f"{caller}: --option must be name=value, got {option!r}.")
-        worded = name in known and "str" in str(known[name].annotation)
+        checks.choice(name, f"options of {kind}", caller, list(known))
+        worded = "str" in str(known[name].annotation)
         found[name] = text if worded else plain_value(text)
     return found
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from isotropy import errors
 from isotropy.cli.common import JsonOption, OverwriteOption, SeedOption, examples, json_line
 from isotropy.cli.hub import offline_unless_reached
 from isotropy.cli.texts_options import (
@@ -29,7 +30,6 @@ from isotropy.cli.texts_options import (
     opened_texts,
     shown,
 )
-from isotropy.errors import IsotropyWarning
 from isotropy.measure import Geometry, measure
 from isotropy.sources.encoder import Encoder, cut_off
 from isotropy.sources.progress import bar
@@ -132,7 +132,7 @@ def layers(
             max_length=max_length,
         )
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", IsotropyWarning)
+            warnings.simplefilter("always", errors.IsotropyWarning)
             found.append(measured_layers(encoder, picked, max_tokens, seed))
         remarks += sorted({f"{name}: {w.message}" for w in caught})
     if out is not None:
@@ -148,7 +148,7 @@ def layers(
     for one in found:
         _print(one, len(picked), opened.n_texts)
     for remark in remarks:
-        typer.echo(f"warning: {remark}", err=True)
+        typer.echo(f"warning: {errors.one_line(remark)}", err=True)
 
 
 def measured_layers(

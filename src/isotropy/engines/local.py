@@ -73,13 +73,13 @@ class Local:
 
         def follow(run: int) -> Partial:
             mine = chunks[bounds[run] : bounds[run + 1]]
-            partial = kept.load(run) or fresh(statistics)
+            partial = kept.load(run, mine) or fresh(statistics)
             report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
             for chunk in mine[partial.n_chunks :]:
                 if stopped.is_set():
                     break
                 partial.add(source, chunk, report)
-                kept.save(run, partial, partial.n_chunks == len(mine))
+                kept.save(run, partial, mine)
             return partial
 
         merged, *others = over_threads(follow, range(n_runs), stopped.set)

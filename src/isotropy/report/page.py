@@ -20,6 +20,7 @@ from isotropy.report.sections import (
     Section,
     evidence_section,
     layer_sections,
+    opened_layers,
     space_sections,
 )
 from isotropy.report.views import View, repaired
@@ -120,7 +121,7 @@ def page(
     """The HTML of the page; parameters as of `write`."""
     fitted = [_fitted(repair) for repair in repairs]
     known = [gains.opened(found) for found in evidence]
-    by_layer = [] if layers is None else _layers(layers)
+    by_layer = [] if layers is None else layer_sections(opened_layers(layers))
     views = _views(X, fitted, seed)
     sections = [*space_sections(views), *by_layer]
     if known:
@@ -187,18 +188,6 @@ def _fitted(repair: Any) -> Repair:
             f"report: repairs must be fitted repairs or their files, got {type(repair).__name__}."
         )
     return repair
-
-
-def _layers(layers: Any) -> list[Section]:
-    if isinstance(layers, (str, os.PathLike)):
-        try:
-            layers = json.loads(Path(layers).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            layers = None
-    try:
-        return layer_sections(layers)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise InputError("report: layers must be what `isotropy layers --json` printed.") from None
 
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:

@@ -124,6 +124,11 @@ class ClusterMoments(_PerCluster):
         super().__init__(centroids)
         self.clusters = [Moments(origin) for origin in self.centroids]
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of all clusters."""
+        return sum(cluster.n_rows for cluster in self.clusters)
+
     def __copy__(self) -> Self:
         other = type(self)(self.centroids)
         other.clusters = [copy.copy(cluster) for cluster in self.clusters]
