@@ -212,12 +212,13 @@ class ScoreCalibrator:
             files.check_header(header)
             self = cls(**_params(header["params"]))
             fields.check(tensors, LEARNED)
-            self._learn(tensors["scores_"])
             self._check_params()
-            if not 1 <= self.n_pairs_ <= self.n_pairs:
+            scores = tensors["scores_"]
+            if not 1 <= len(scores) <= self.n_pairs:
                 raise InputError(
-                    f"scores_ must be of 1 to n_pairs={self.n_pairs} pairs, got {self.n_pairs_}"
+                    f"scores_ must be of 1 to n_pairs={self.n_pairs} pairs, got {len(scores)}"
                 )
+            self._learn(scores)
             self.n_samples_seen_, self.n_features_in_ = header["n_samples"], header["n_features"]
             self.repair_, self.note_ = header.get("repair"), header["note"]
             if self.repair_ is not None:

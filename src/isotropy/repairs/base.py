@@ -309,7 +309,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return self._blockwise(self._finished, rows, self._n_features_out)
 
     def _finished(self, rows: Array, out: Array) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # looked for afterwards
+        with np.errstate(all="ignore"):  # looked for afterwards
             self._apply(rows, out)
             if self.normalize:
                 out[:] = linalg.unit_rows(out)
@@ -516,7 +516,7 @@ class Invertible(Repair):
         return _restored(self._blockwise(self._reverted, rows, self.n_features_in_), X)
 
     def _reverted(self, rows: Array, out: Array) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # looked for afterwards
+        with np.errstate(all="ignore"):  # looked for afterwards
             self._revert(rows, out)
         self._expect_finite(out)
 

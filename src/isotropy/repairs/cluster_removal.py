@@ -120,7 +120,8 @@ class ClusterRemoval(Repair):
             )
         expect_removed(n_removed, self.n_components, n_features)
         there = self.components_.any(axis=2)
-        if not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
+        past = (self.n_components_ > n_removed).any()
+        if past or not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
             raise InputError("components_ must have n_components_ directions each, got others")
 
     def _fit(self, source: Source) -> None:
