@@ -91,10 +91,8 @@ class Field:
                     sizes.setdefault(size, n_found)
         expected = [size if size.isdigit() else str(sizes.get(size, size)) for size in self.axes]
         if [str(size) for size in outline.shape] != expected:
-            said = f"({', '.join(expected)}{',' * (len(expected) == 1)})"
-            raise InputError(
-                f"{name} must have shape {one_line(said, 60)}, got {one_line(outline.shape, 60)}"
-            )
+            said = one_line(f"({', '.join(expected)}{',' * (len(expected) == 1)})", 60)
+            raise InputError(f"{name} must have shape {said}, got {one_line(outline.shape, 60)}")
 
     def check_values(self, name: str, array: NDArray[Any]) -> None:
         """Raise unless every value is what it must be."""

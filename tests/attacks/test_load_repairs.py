@@ -345,10 +345,7 @@ def test_odd_characters_do_not_reach_the_terminal(folder, done, text, where):
     assert len(lines) == 8
     assert all(line.isprintable() and len(line) <= 2100 for line in lines)
     found = json.loads(done("show", "r", "--json").stdout)
-    assert (
-        found["note" if where == "note" else "time"]
-        == header["note" if where == "note" else "time"]
-    )
+    assert (found["note"], found["time"]) == (header["note"], header["time"])
 
 
 OUT_OF_RANGE = {
