@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 from collections.abc import Container, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ def read(
     if not isinstance(path, (str, os.PathLike)):
         raise InputTypeError(f"load: path must be a path, got {type(path).__name__}.")
     name = shown(path)
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise RepairFileError(f"load: {name} must be a file, and there is none.")
     try:
         with stored.opened(path) as file:
