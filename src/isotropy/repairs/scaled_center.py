@@ -54,7 +54,8 @@ class ScaledCenter(InvertibleRepair):
         self.direction_ = linalg.to_numpy(statistic.unit_sum) / weight
 
     def _check_fitted(self) -> None:
-        length = float(np.linalg.norm(self.direction_))
+        with np.errstate(over="ignore"):
+            length = float(np.linalg.norm(self.direction_))
         if length > 1 + HALF_THE_DIGITS:
             raise InputError(f"direction_ must be a mean of unit rows, got length {length:g}")
 

@@ -97,7 +97,9 @@ class Directions(Statistic):
             raise InputError("totals and sums must be of the same rows, got others")
         if not (0 <= low <= high < np.inf if seen else (low, high) == (np.inf, -np.inf)):
             raise InputError(f"extremes must be norms of the rows, got {low:g} and {high:g}")
-        if seen and np.linalg.norm(np.asarray(self.unit_sum)) > self.weight * (1 + HALF_THE_DIGITS):
+        with np.errstate(over="ignore"):
+            length = np.linalg.norm(np.asarray(self.unit_sum)) if seen else 0.0
+        if length > self.weight * (1 + HALF_THE_DIGITS):
             raise InputError("unit_sum must be a sum of unit rows, got a longer one")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
