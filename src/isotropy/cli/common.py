@@ -127,7 +127,13 @@ RepairOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace an output that exists.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help='Print one JSON object; an error is one JSON line, {"error": ...}, on standard error.',
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="Seed of samples, folds, draws and clusterings.", min=0)
 ]

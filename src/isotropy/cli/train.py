@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isotropy.cli.common import examples, json_line
+from isotropy.cli.common import JsonOption, examples, json_line
 from isotropy.cli.texts_options import ModelDeviceOption
 
 ALL = "all"
@@ -164,7 +164,7 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Run again what is there, and replace its files.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fine-tune with and without calibration, over seeds, and test whether it helped.
 

@@ -6,7 +6,6 @@ import copy
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -235,13 +234,15 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self = cls(**header["params"])
         self.n_features_in_ = header["n_features"]
         self._check_params()
-        fields.check(tensors, self._layout(), self._sizes())
+        apart = tuple(f"{prefix}." for prefix in self._statistics())  # which check their own
+        own = {name: array for name, array in tensors.items() if not name.startswith(apart)}
+        fields.check(own, self.learned, self._sizes())
         self._restore(header, tensors)
         return self
 
-    def _layout(self) -> dict[str, Field]:
-        """What the tensors of its file must be."""
-        return self.learned | _prefixed("moments", Moments, optional=True)
+    def _statistics(self) -> dict[str, type[Statistic]]:
+        """Kinds of the statistics that its file may hold, by name."""
+        return {"moments": Moments}
 
     def _sizes(self) -> dict[str, int]:
         """The sizes that shapes of fitted arrays name, as far as the parameters settle them."""
@@ -273,11 +274,16 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     def _seen(self, statistic: Any) -> Any:
         """A statistic of the fitted rows, as it must be."""
-        n_rows = getattr(statistic, "n_rows", 1)
+        name, n_rows = type(statistic).__name__, getattr(statistic, "n_rows", 1)
         if statistic.n_features is None or not 1 <= n_rows <= self.n_samples_seen_:
             raise InputError(
-                f"{type(statistic).__name__} must be of 1 to n_samples={self.n_samples_seen_} "
-                f"rows, got {n_rows if statistic.n_features else 'none'}"
+                f"{name} must be of 1 to n_samples={self.n_samples_seen_} rows, got "
+                f"{n_rows if statistic.n_features else 'none'}"
+            )
+        if statistic.n_features != self.n_features_in_:
+            raise InputError(
+                f"{name} must be of {one_line(self.n_features_in_, 30)} features, got "
+                f"{statistic.n_features}"
             )
         return statistic
 
@@ -313,20 +319,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             self._apply(rows, out)
             if self.normalize:
                 out[:] = linalg.unit_rows(out)
-        self._expect_finite(out)
-
-    def _expect_finite(self, out: Array) -> None:
-        """Raise where rows became NaN or infinite on the way."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if math.isfinite(float(out.sum())):  # one fast pass; only its failure needs a look
-                return
-        bad = ~linalg.namespace(out).isfinite(out)
-        if bool(bad.any()):
-            raise InputError(
-                f"{type(self).__name__}: the result must be finite, got NaN or infinity in "
-                f"{int(bad.any(axis=1).sum())} of {out.shape[0]} rows: values leave the range of "
-                f"{str(out.dtype).removeprefix('torch.')}. Scale the rows, or give float64."
-            )
+        check_range(out, type(self).__name__)
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -372,6 +365,21 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def check_range(rows: Array, caller: str) -> None:
+    """Raise where repaired rows do not fit their dtype."""
+    xp = linalg.namespace(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(rows.sum())
+    if math.isfinite(total) or bool(xp.all(xp.isfinite(rows))):
+        return
+    kind = str(rows.dtype).removeprefix("torch.")
+    n_bad = int((~xp.all(xp.isfinite(rows), axis=1)).sum())
+    raise InputError(
+        f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. "
+        "Convert the rows to a wider float, or multiply them by a power of two and fit again."
+    )
 
 
 def _restored(rows: Array, X: Any) -> Array:
@@ -476,23 +484,15 @@ class SummedRepair(Repair):
         moments = {} if self.moments_ is self.statistic_ else super()._kept()
         return {"statistic": self.statistic_} | moments
 
-    def _layout(self) -> dict[str, Field]:
-        kept = _prefixed("statistic", self.statistic)
-        return self.learned | kept if self.statistic is Moments else super()._layout() | kept
+    def _statistics(self) -> dict[str, type[Statistic]]:
+        apart = {} if self.statistic is Moments else super()._statistics()
+        return {"statistic": self.statistic} | apart
 
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
         self.statistic_ = self._seen(self.statistic.from_state(_state(tensors, "statistic")))
         if isinstance(self.statistic_, Moments):
             self.moments_ = self.statistic_
-
-
-def _prefixed(prefix: str, kind: type[Statistic], optional: bool = False) -> dict[str, Field]:
-    """The fields of a statistic, by their names in a file."""
-    return {
-        f"{prefix}.{name}": replace(field, optional=optional or field.optional)
-        for name, field in kind.fields.items()
-    }
 
 
 def _state(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
@@ -518,7 +518,7 @@ class Invertible(Repair):
     def _reverted(self, rows: Array, out: Array) -> None:
         with np.errstate(all="ignore"):  # looked for afterwards
             self._revert(rows, out)
-        self._expect_finite(out)
+        check_range(out, type(self).__name__)
 
     @abstractmethod
     def _revert(self, rows: Array, out: Array) -> None:
