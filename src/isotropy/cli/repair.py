@@ -136,11 +136,17 @@ def repair(
         n_skipped = run.n_skipped
         if out is not None:
             written = fitted.transform(rows, out=out, overwrite=overwrite)
-            say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+            say_written(written, out)
         if save is not None:
             fitted.save(save, note=note, overwrite=overwrite)
             say(f"saved {fitted!r} to {save}")
     say_skipped(n_skipped)
+
+
+def say_written(written: Source | None, out: Path) -> None:
+    """How many rows were written, where they can be read again."""
+    if written is not None:
+        say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
 
 
 def made(name: str, options: dict[str, Any]) -> Repair:
@@ -181,7 +187,7 @@ def apply(
     rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
     with running(engine, device, scheduler, None, "apply") as run:
         written = fitted.transform(rows, out=out, overwrite=overwrite)
-        say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+        say_written(written, out)
         n_skipped = run.n_skipped
     say_skipped(n_skipped)
     warn_if_of_tokens(fitted)

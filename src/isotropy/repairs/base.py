@@ -25,6 +25,7 @@ from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
 from isotropy.sources.guard import guard
 from isotropy.stats import Moments, Statistic
+from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
 
@@ -117,14 +118,16 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         Returns
         -------
         array or tensor of shape (n_samples, n_features_out)
-            With `out`, the source of the file written.
+            With `out`, the source of the file written; None where that is a pipe.
         """
         if out is not None:
             return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
         return _restored(self._repaired(rows), X)
 
-    def _stream(self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool) -> Source:
+    def _stream(
+        self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
+    ) -> Source | None:
         check_is_fitted(self)
         caller = type(self).__name__
         guard({"out": out}, {"X": X}, overwrite=overwrite, caller=caller)
@@ -133,7 +136,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         with using(engine, caller=caller):
             sink = target(out, self._n_features_out, source, caller, overwrite=overwrite)
             map_rows(source, self._repaired, sink)
-        return as_source(out, caller=caller)
+        return None if is_stream(out) else as_source(out, caller=caller)
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from those that the repair was fitted on.

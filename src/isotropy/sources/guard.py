@@ -140,6 +140,8 @@ def _expect_room(name: str, path: str, overwrite: bool, caller: str) -> None:
     folder = os.path.dirname(target)
     if is_stream(path):
         return
+    if os.path.islink(target):
+        raise InputError(f"{caller}: {name} must not be a link to itself, got {shown(path)}.")
     if not os.path.isdir(folder):
         raise InputError(
             f"{caller}: {name} must be in an existing folder, got {shown(path)}. Make it first."

@@ -82,8 +82,12 @@ class PartsSink:
         return sink
 
     def __enter__(self) -> Self:
-        with explained(self.path, self.caller):
-            self.folder.begin()
+        try:
+            with explained(self.path, self.caller):
+                self.folder.begin()
+        except BaseException:
+            self.folder.discard()
+            raise
         return self
 
     def __exit__(
