@@ -21,7 +21,6 @@ from isotropy.evidence.trials import (
     Watch,
     nobody,
     sampled,
-    sentence_numbers,
     warned,
 )
 from isotropy.linalg import Floats
@@ -154,16 +153,14 @@ class Search:
             parsed(spec, (SENTENCE,))  # refused before anything is encoded
         inside, self.scored_on, self.outside = divided(task, max_items, seed)
         used = inside if self.outside is None else np.union1d(inside, self.outside)
-        if len(inside) < LEAST_ITEMS:
-            raise InputError(
-                f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
-                f"with, got {len(inside)}. Give more items."
-            )
+        _expect_enough(inside, task)
         if len(used) < task.n_items:
             task = task.subset(used)
-            inside, self.scored_on, self.outside = divided(task, max_items, seed)
-        self.task, self.seed, self.inside_items = task, seed, inside
         self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
+        task = self.bench.task  # which knows the texts whose vectors are equal
+        inside, self.scored_on, self.outside = divided(task, max_items, seed)
+        _expect_enough(inside, task)
+        self.task, self.seed, self.inside_items = task, seed, inside
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
         wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
         repairs = [c for c in wanted if c.method != NONE]
@@ -412,6 +409,14 @@ class Search:
         )
 
 
+def _expect_enough(inside: Integers, task: Task) -> None:
+    if len(inside) < LEAST_ITEMS:
+        raise InputError(
+            f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
+            f"with, got {len(inside)}. Give more items."
+        )
+
+
 def effective_groups(groups: Integers) -> float:
     """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
     _, sizes = np.unique(groups, return_counts=True)
@@ -428,6 +433,6 @@ def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integ
     if scored == chosen_with:
         return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
     outside, items = task.parts[scored], task.parts[chosen_with]
-    sentences = sentence_numbers(task)[task.members]
+    sentences = task.identities[task.members]
     shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
     return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
