@@ -194,7 +194,7 @@ def test_rows_of_zeros_of_either_sign_are_equal():
 
 @pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
 def test_the_command_counts_copies_as_one_group(done):
-    task, X = repeated(3, RENAMED["as they are written"])
+    task, _ = repeated(3, RENAMED["as they are written"])
     header = "sentence1,sentence2,score\n"
     lines = [
         f'"{first}","{second}",{score}\n'
