@@ -260,11 +260,12 @@ class Search:
         Choosing for a fold sees the others, and each of these is tested with what was chosen
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
         is held against what the same procedure gains where no candidate differs from none: on the
-        bootstrap's scores, each moved to the same mean.
+        bootstrap's scores, each moved to the same mean. Where heads are trained, luck is shared by
+        folds too.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
-        chance, _ = self.gains(null)
+        chance, _ = self.gains(overlapping(null) if self.task.supervised else null)
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
         folds = [
             Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
@@ -407,6 +408,23 @@ class Search:
             f"gains {gain:+.1f} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
             f"below {LEVEL}."
         )
+
+
+def overlapping(null: Floats) -> Floats:
+    """Chance of (draw, fold, candidate) as it is where folds train heads on each other's items.
+
+    If an item of one fold draws a head towards its label at an item of another, the second does
+    the same to the head that the first is asked of: both are right by luck, or both wrong. So
+    scores of two folds are correlated though they share no item, by about the share of the items
+    that a fold holds, 1/n_folds [1]. Each fold gets that much of a common part.
+
+    References
+    ----------
+    .. [1] Nadeau and Bengio (2003), Inference for the Generalization Error, Machine Learning 52.
+    """
+    n_folds = null.shape[1]
+    common = np.roll(null, 1, axis=0).sum(axis=1, keepdims=True) / np.sqrt(n_folds)
+    return np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
 
 
 def _expect_enough(inside: Integers, task: Task) -> None:
