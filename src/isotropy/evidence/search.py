@@ -424,7 +424,8 @@ def overlapping(null: Floats) -> Floats:
     """
     n_folds = null.shape[1]
     common = np.roll(null, 1, axis=0).sum(axis=1, keepdims=True) / np.sqrt(n_folds)
-    return np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
+    shared: Floats = np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
+    return shared
 
 
 def _expect_enough(inside: Integers, task: Task) -> None:
