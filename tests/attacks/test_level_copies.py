@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isotropy import KeyedVectors, advise, compare
-from isotropy.evidence.search import divided
+from isotropy.evidence.search import apart
 from isotropy.evidence.trials import Bench
 from isotropy.sources.texts import Span
 from isotropy.tasks import STS, Classification, Retrieval, WordInContext, WordSimilarity
@@ -103,8 +103,8 @@ def test_a_copy_in_the_training_part_is_neither_fitted_on_nor_chosen_with(copy):
     plan = Bench(X, task, ()).held_out(task.parts["test"], task.parts["train"])
     np.testing.assert_array_equal(fitted(plan.trials[0]), X[11:].astype(np.float32))
     assert plan.n_removed == 1
-    inside, _, outside = divided(task, 2000, 0)
-    assert 10 not in inside or 0 not in outside
+    inside = apart(task, task.parts["train"], task.parts["test"])
+    assert inside.tolist() == list(range(11, 20))
 
 
 @copies
@@ -172,12 +172,15 @@ def test_folds_keep_copies_together(rename):
         assert not {row.tobytes() for row in fitted(trial)} & seen
 
 
-def test_rows_that_return_under_other_names_are_not_scored_and_chosen_with():
-    task, X = repeated(2, RENAMED["by their names"])
-    task.part = np.array(["train"] * 120 + ["test"] * 30)
-    task = task.subset(np.arange(150))
-    inside, _, outside = divided(Bench(X, task, ()).task, 2000, 0)
-    assert not set(inside % 30) & set(outside % 30)
+@pytest.mark.parametrize("rename", list(RENAMED.values()), ids=list(RENAMED))
+def test_copies_of_scored_pairs_are_not_chosen_with(rename):
+    task, X = repeated(2, rename)
+    fresh = STS([(f"new left {i}", f"new right {i}") for i in range(40)], np.arange(40))
+    part = ["train"] * 120 + ["test"] * 30 + ["train"] * 40
+    scores = np.append(task.scores, fresh.scores)
+    task = STS(task_pairs(task) + task_pairs(fresh), scores, part=part)
+    advice = advise(np.vstack([X, rows(80, 8)]), task, candidates=["center"])
+    assert "On 40 items" in advice.reason
 
 
 def task_pairs(task):

@@ -156,9 +156,11 @@ class Search:
         _expect_enough(inside, task)
         if len(used) < task.n_items:
             task = task.subset(used)
+            inside, self.scored_on, self.outside = divided(task, max_items, seed)
         self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
-        task = self.bench.task  # which knows the texts whose vectors are equal
-        inside, self.scored_on, self.outside = divided(task, max_items, seed)
+        task = self.bench.task  # which knows texts by their vectors too
+        if self.outside is not None:
+            inside = apart(task, inside, self.outside)
         _expect_enough(inside, task)
         self.task, self.seed, self.inside_items = task, seed, inside
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
@@ -451,7 +453,12 @@ def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integ
     scored = next((part for part in ("test", "dev") if part in task.parts), chosen_with)
     if scored == chosen_with:
         return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
-    outside, items = task.parts[scored], task.parts[chosen_with]
-    sentences = task.identities[task.members]
-    shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
-    return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
+    outside = task.parts[scored]
+    items = apart(task, task.parts[chosen_with], outside)
+    return sampled(items, max_items, seed), f"the {scored} part", outside
+
+
+def apart(task: Task, items: Integers, others: Integers) -> Integers:
+    """Those of the items that share no text with the others."""
+    same = task.identities[task.members]
+    return items[~np.isin(same[items], same[others]).any(axis=1)]
