@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isotropy import KeyedVectors, advise, compare
-from isotropy.evidence.search import apart
+from isotropy.evidence.search import disjoint
 from isotropy.evidence.trials import Bench
 from isotropy.sources.texts import Span
 from isotropy.tasks import STS, Classification, Retrieval, WordInContext, WordSimilarity
@@ -103,7 +103,7 @@ def test_a_copy_in_the_training_part_is_neither_fitted_on_nor_chosen_with(copy):
     plan = Bench(X, task, ()).held_out(task.parts["test"], task.parts["train"])
     np.testing.assert_array_equal(fitted(plan.trials[0]), X[11:].astype(np.float32))
     assert plan.n_removed == 1
-    inside = apart(task, task.parts["train"], task.parts["test"])
+    inside = disjoint(task, task.parts["train"], task.parts["test"])
     assert inside.tolist() == list(range(11, 20))
 
 

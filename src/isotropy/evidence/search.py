@@ -160,7 +160,7 @@ class Search:
         self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
         task = self.bench.task  # which knows texts by their vectors too
         if self.outside is not None:
-            inside = apart(task, inside, self.outside)
+            inside = disjoint(task, inside, self.outside)
         _expect_enough(inside, task)
         self.task, self.seed, self.inside_items = task, seed, inside
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
@@ -454,11 +454,11 @@ def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integ
     if scored == chosen_with:
         return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
     outside = task.parts[scored]
-    items = apart(task, task.parts[chosen_with], outside)
+    items = disjoint(task, task.parts[chosen_with], outside)
     return sampled(items, max_items, seed), f"the {scored} part", outside
 
 
-def apart(task: Task, items: Integers, others: Integers) -> Integers:
+def disjoint(task: Task, items: Integers, others: Integers) -> Integers:
     """Those of the items that share no text with the others."""
     same = task.identities[task.members]
     return items[~np.isin(same[items], same[others]).any(axis=1)]
