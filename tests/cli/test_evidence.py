@@ -511,7 +511,7 @@ def empty_fit_text(folder, vectors, pairs):
 def one_group(folder, vectors, pairs):
     rows = [f"{i}\ta0\t{part[2]}" for i, part in enumerate(cells(pairs))]
     pairs.write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
-    return (), "must have items in at least 2 groups that share no sentence, got 1"
+    return (), "must have items in at least 2 groups that share no sentence and no vector, got 1"
 
 
 BAD = (

@@ -1,7 +1,6 @@
 """advise: planted truth is found, nothing is found where there is none, and what is reported."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -76,21 +75,6 @@ def test_a_planted_direction_is_found_in_tokens():
     assert found.score - found.baseline > 0.1
     levels = {candidate["level"] for candidate in found.candidates}
     assert levels == {"token", "sentence"}
-
-
-N_NULLS, N_ALLOWED = (200, 10) if os.environ.get("ISOTROPY_ALL_NULLS") else (40, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_nothing_is_recommended_where_nothing_helps():
-    """Even seeds have random labels, odd ones a strong signal that no repair improves."""
-    found = {}
-    for seed in range(N_NULLS):
-        advice = advise(*reversed(sts("strong" if seed % 2 else "random", seed)))
-        if advice.choice.method != "none":
-            found[seed] = str(advice.choice)
-    assert len(found) <= N_ALLOWED, found
 
 
 # What is reported
@@ -372,7 +356,7 @@ def test_text_far_from_the_scored_one_is_warned_of():
             lambda t, X: advise(X[:38], t.subset(np.arange(LEAST_ITEMS - 1))),
             "'sts' must have at least 20 labelled items to choose with, got 19",
         ),
-        (lambda t, X: advise(np.ones_like(X), t), "scores of 'sts' must be defined in every fold"),
+        (lambda t, X: advise(np.ones_like(X), t), "2 groups that share no sentence and no vector"),
     ],
 )
 def test_bad_input_gets_one_line(call, message):

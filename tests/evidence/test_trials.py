@@ -17,7 +17,6 @@ from isotropy.evidence.trials import (
     Bench,
     grouped_folds,
     sampled,
-    sentence_numbers,
     warned,
 )
 from isotropy.sources.texts import Span
@@ -114,7 +113,7 @@ def test_a_word_in_an_evaluated_sentence_is_removed_too():
     left = [i for i, text in enumerate(task.texts) if text.text not in (shared, "sit on the bank")]
     assert plan.n_removed == 1
     np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
-    numbers = sentence_numbers(task)
+    numbers = task.identities
     assert numbers[task.members[0, 0]] == numbers[task.members[1, 0]]
 
 
@@ -305,7 +304,7 @@ def test_what_cannot_be_fitted_on_gets_one_line(call, message):
 def test_items_that_all_share_a_sentence_make_no_folds():
     task = STS([("a", f"b{i}") for i in range(9)], np.arange(9))
     X = np.random.default_rng(0).standard_normal((10, 4))
-    with pytest.raises(InputError, match="at least 2 groups that share no sentence, got 1"):
+    with pytest.raises(InputError, match="share no sentence and no vector, got 1"):
         bench(task, X).across(np.arange(9), 5, seed=0)
 
 

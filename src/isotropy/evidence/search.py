@@ -21,7 +21,6 @@ from isotropy.evidence.trials import (
     Watch,
     nobody,
     sampled,
-    sentence_numbers,
     warned,
 )
 from isotropy.linalg import Floats
@@ -154,16 +153,16 @@ class Search:
             parsed(spec, (SENTENCE,))  # refused before anything is encoded
         inside, self.scored_on, self.outside = divided(task, max_items, seed)
         used = inside if self.outside is None else np.union1d(inside, self.outside)
-        if len(inside) < LEAST_ITEMS:
-            raise InputError(
-                f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
-                f"with, got {len(inside)}. Give more items."
-            )
+        _expect_enough(inside, task)
         if len(used) < task.n_items:
             task = task.subset(used)
             inside, self.scored_on, self.outside = divided(task, max_items, seed)
-        self.task, self.seed, self.inside_items = task, seed, inside
         self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
+        task = self.bench.task  # which knows texts by their vectors too
+        if self.outside is not None:
+            inside = disjoint(task, inside, self.outside)
+        _expect_enough(inside, task)
+        self.task, self.seed, self.inside_items = task, seed, inside
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
         wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
         repairs = [c for c in wanted if c.method != NONE]
@@ -263,11 +262,12 @@ class Search:
         Choosing for a fold sees the others, and each of these is tested with what was chosen
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
         is held against what the same procedure gains where no candidate differs from none: on the
-        bootstrap's scores, each moved to the same mean.
+        bootstrap's scores, each moved to the same mean. Where heads are trained, luck is shared by
+        folds too.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
-        chance, _ = self.gains(null)
+        chance, _ = self.gains(overlapping(null) if self.task.supervised else null)
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
         folds = [
             Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
@@ -412,6 +412,32 @@ class Search:
         )
 
 
+def overlapping(null: Floats) -> Floats:
+    """Chance of (draw, fold, candidate) as it is where folds train heads on each other's items.
+
+    If an item of one fold draws a head towards its label at an item of another, the second does
+    the same to the head that the first is asked of: both are right by luck, or both wrong. So
+    scores of two folds are correlated though they share no item, by about the share of the items
+    that a fold holds, 1/n_folds [1]. Each fold gets that much of a common part.
+
+    References
+    ----------
+    .. [1] Nadeau and Bengio (2003), Inference for the Generalization Error, Machine Learning 52.
+    """
+    n_folds = null.shape[1]
+    common = np.roll(null, 1, axis=0).sum(axis=1, keepdims=True) / np.sqrt(n_folds)
+    shared: Floats = np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
+    return shared
+
+
+def _expect_enough(inside: Integers, task: Task) -> None:
+    if len(inside) < LEAST_ITEMS:
+        raise InputError(
+            f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
+            f"with, got {len(inside)}. Give more items."
+        )
+
+
 def effective_groups(groups: Integers) -> float:
     """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
     _, sizes = np.unique(groups, return_counts=True)
@@ -427,7 +453,12 @@ def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integ
     scored = next((part for part in ("test", "dev") if part in task.parts), chosen_with)
     if scored == chosen_with:
         return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
-    outside, items = task.parts[scored], task.parts[chosen_with]
-    sentences = sentence_numbers(task)[task.members]
-    shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
-    return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
+    outside = task.parts[scored]
+    items = disjoint(task, task.parts[chosen_with], outside)
+    return sampled(items, max_items, seed), f"the {scored} part", outside
+
+
+def disjoint(task: Task, items: Integers, others: Integers) -> Integers:
+    """Those of the items that share no text with the others."""
+    same = task.identities[task.members]
+    return items[~np.isin(same[items], same[others]).any(axis=1)]

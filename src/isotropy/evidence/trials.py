@@ -21,8 +21,9 @@ from isotropy.repairs import Center
 from isotropy.repairs.shift import Shift
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
-from isotropy.sources.texts import Text, distinct, whole
+from isotropy.sources.texts import Text, distinct
 from isotropy.tasks import Outcome, Task
+from isotropy.tasks.base import identity
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "all text, the evaluated included (transductive)",
@@ -84,10 +85,10 @@ class Bench:
     ) -> None:
         self.transductive = transductive
         self.vectors = encoder_of(vectors, task.texts, caller)
-        self.task, self.caller = task, caller
-        self.candidates = candidates
+        self.caller, self.candidates = caller, candidates
         self.fit_on = None if fit_on is None else _distinct(fit_on, caller)
         self.space = known or space(self.vectors, task.texts, caller)
+        self.task = task.joined(self.space.pooled)
 
     # What repairs are fitted on
 
@@ -110,8 +111,7 @@ class Bench:
     def _by_known(self, items: Integers, known: Integers) -> Plan:
         """Fitted on the text of known items, without the evaluated sentences."""
         texts = self.task.members[known].ravel()
-        sentences = sentence_numbers(self.task)
-        clean = texts[~np.isin(sentences[texts], sentences[self.task.texts_of(items)])]
+        clean = self._without(texts, items)
         if not len(clean):
             raise InputError(
                 f"{self.caller}: {self.task.name!r} must have text to fit on that is not "
@@ -127,7 +127,7 @@ class Bench:
         if n_made < 2:
             raise InputError(
                 f"{self.caller}: {self.task.name!r} must have items in at least 2 groups that "
-                f"share no sentence, got {n_made}. Give more items."
+                f"share no sentence and no vector, got {n_made}. Give more items."
             )
         parts = [(items[folds == fold], items[folds != fold]) for fold in range(n_made)]
         apart = self.apart(items)
@@ -149,7 +149,14 @@ class Bench:
             fits, n_removed = self._fits_elsewhere(items)
             return fits, ELSEWHERE, n_removed
         if len(self.task.background):
-            return self._fits_of(self.task.background), CORPUS, 0
+            documents = self._without(self.task.background, np.arange(self.task.n_items))
+            n_removed = len(self.task.background) - len(documents)
+            if not len(documents):
+                raise InputError(
+                    f"{self.caller}: {self.task.name!r} must have a document that is no query, got "
+                    "none. Give fit_on."
+                )
+            return self._fits_of(documents), CORPUS, n_removed
         if isinstance(self.vectors, KeyedVectors):
             others = self._other_rows(items)
             if others.sum() > (~others).sum():  # a few rows more than the items' own tell little
@@ -237,8 +244,8 @@ class Bench:
 
     def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
         assert self.fit_on is not None
-        evaluated = {whole(self.task.texts[i]) for i in self.task.texts_of(items)}
-        kept = [i for i, text in enumerate(self.fit_on) if whole(text) not in evaluated]
+        evaluated = {identity(self.task.texts[i]) for i in self.task.texts_of(items)}
+        kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
         if not kept:
             raise InputError(
                 f"{self.caller}: fit_on must have text that is not evaluated, got none. Give "
@@ -255,10 +262,18 @@ class Bench:
         return space(self.vectors, self.fit_on, self.caller)
 
     def _other_rows(self, items: Integers) -> NDArray[np.bool_]:
-        """Which rows of the keyed vectors are none of the items', nor equal to one of these."""
+        """Which rows of the keyed vectors are none of the items' texts, nor equal to one's row."""
         rows, words = self.vectors.vectors, self.vectors.words
-        used = {rows[words[self.task.texts[i]]].tobytes() for i in self.task.texts_of(items)}
-        return np.array([row.tobytes() not in used for row in rows])
+        used = [self.task.texts[i] for i in self.task.texts_of(items)]
+        equal, names = {rows[words[text]].tobytes() for text in used}, set(map(identity, used))
+        others = np.array([row.tobytes() not in equal for row in rows])
+        others[[row for text, row in words.items() if identity(text) in names]] = False
+        return others
+
+    def _without(self, texts: Integers, items: Integers) -> Integers:
+        """Those of the texts that are none of the items'."""
+        same = self.task.identities
+        return texts[~np.isin(same[texts], same[self.task.texts_of(items)])]
 
 
 def warned(bench: Bench, level: str, trial: Trial) -> str:
@@ -272,12 +287,6 @@ def warned(bench: Bench, level: str, trial: Trial) -> str:
         stacklevel=4,
     )
     return str(found)
-
-
-def sentence_numbers(task: Task) -> Integers:
-    """The number of each text's sentence, which several spans can be of."""
-    _, numbers = distinct([whole(text) for text in task.texts])
-    return np.array([numbers[whole(text)] for text in task.texts])
 
 
 def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
