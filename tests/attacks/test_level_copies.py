@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isotropy import KeyedVectors, advise, compare
-from isotropy.evidence.search import disjoint
+from isotropy.evidence.split import disjoint, divided
 from isotropy.evidence.trials import Bench
 from isotropy.sources.texts import Span
 from isotropy.tasks import STS, Classification, Retrieval, WordInContext, WordSimilarity
@@ -67,7 +67,8 @@ def rows(n, d=6, seed=0):
 
 def fitted(trial):
     """The rows that the repairs of a trial are fitted on."""
-    return trial.fits.rows("sentence")
+    source = trial.fits.source("sentence")
+    return np.concatenate([batch.rows for c in source.chunks() for batch in source.read(c)])
 
 
 @copies
@@ -172,6 +173,15 @@ def test_folds_keep_copies_together(rename):
         assert not {row.tobytes() for row in fitted(trial)} & seen
 
 
+def test_parts_of_rows_under_other_names_are_put_together():
+    task, X = repeated(2, RENAMED["by their names"])
+    task.part = np.array(["train"] * 120 + ["test"] * 30)
+    task = task.subset(np.arange(150))
+    found = divided(Bench(X, task, ()).task, 2000, 0)
+    assert found.pooled  # so that the folds keep them together
+    assert found.outside is None
+
+
 @pytest.mark.parametrize("rename", list(RENAMED.values()), ids=list(RENAMED))
 def test_copies_of_scored_pairs_are_not_chosen_with(rename):
     task, X = repeated(2, rename)
@@ -180,7 +190,9 @@ def test_copies_of_scored_pairs_are_not_chosen_with(rename):
     scores = np.append(task.scores, fresh.scores)
     task = STS(task_pairs(task) + task_pairs(fresh), scores, part=part)
     advice = advise(np.vstack([X, rows(80, 8)]), task, candidates=["center"])
-    assert "On 40 items" in advice.reason
+    apart = "On 40 items" in advice.reason
+    together = "190 of the train and test parts together" in advice.items
+    assert apart or together, advice
 
 
 def task_pairs(task):
@@ -212,7 +224,7 @@ def test_the_command_counts_copies_as_one_group(done):
     options = ("--task", "sts", "--data", "pairs.csv", "--json")
     found = json.loads(done("advise", "vectors.parquet", *options).stdout)
     assert found["choice"] == "none"
-    assert "count for 19 groups" in found["reason"]
+    assert "amount to 19 independent groups" in found["reason"]
 
 
 def test_comparison_and_advice_leave_copies_out_alike():

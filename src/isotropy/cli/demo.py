@@ -137,17 +137,19 @@ def _present(
 
 
 def _table(results: Any) -> Table:
+    from isotropy.evidence.advice import plain, signed
+
     table = Table("repair", "score", "gain", "95 % interval", "p (Holm)")
     for result in results:
         low, high = (100 * end for end in result.interval)
         gain = (
-            f"{100 * result.difference:+.1f}",
-            f"{low:+.1f} to {high:+.1f}",
+            signed(100 * result.difference),
+            f"{signed(low)} to {signed(high)}",
             f"{result.p_holm:.4f}",
         )
         same = result.candidate.method == "none"
         table.add_row(
-            str(result.candidate), f"{100 * result.score:.1f}", *(("",) * 3 if same else gain)
+            str(result.candidate), plain(100 * result.score), *(("",) * 3 if same else gain)
         )
     return table
 

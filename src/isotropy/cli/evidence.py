@@ -63,7 +63,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL_OR_VECTORS",
-        help="A model (folder, hub name or .gguf), or a file of vectors with a column of texts.",
+        help="A model (folder, hub name or .gguf), or a file of vectors with a column of texts or "
+        "words; of words, each text is the mean of its words.",
         show_default=False,
     ),
 ]
@@ -188,7 +189,8 @@ def advise(
     task: Annotated[
         Kind | None,
         typer.Option(
-            help="What kind of task; pseudo is finding the next line; none at all diagnoses.",
+            help="What kind of task; pseudo is finding the next line; omit it to get a diagnosis "
+            "only.",
         ),
     ] = None,
     repairs: Annotated[
@@ -220,8 +222,8 @@ def advise(
 ) -> None:
     """Say which repair helps on a task, or to leave the space alone.
 
-    Repairs and their parameters are searched on the training part by cross-validation; the choice
-    is tested on folds it did not see, and scored on the test part.
+    Repairs and their parameters are searched on the training part by cross-validation; the
+    selection procedure is tested on unseen folds, and the choice is scored on the test part.
     """
     if task is None:
         goes_with_task = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy import checks
+from isotropy.errors import InputError
 from isotropy.evidence.candidates import Candidate, Fits
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Integers, Space, encoder_of, space
@@ -21,6 +21,7 @@ from isotropy.repairs import Center
 from isotropy.repairs.shift import Shift
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
+from isotropy.sources.picked import PickedRows
 from isotropy.sources.texts import Text, distinct
 from isotropy.tasks import Outcome, Task
 from isotropy.tasks.base import identity
@@ -88,6 +89,7 @@ class Bench:
         self.caller, self.candidates = caller, candidates
         self.fit_on = None if fit_on is None else _distinct(fit_on, caller)
         self.space = known or space(self.vectors, task.texts, caller)
+        self.notes: list[str] = list(getattr(self.vectors, "notes", ()))
         self.task = task.joined(self.space.pooled)
 
     # What repairs are fitted on
@@ -95,7 +97,7 @@ class Bench:
     def evaluated(self, items: Integers) -> Plan:
         """Fitted on the evaluated text itself, as the papers do."""
         if isinstance(self.vectors, KeyedVectors):
-            fits = self._fits(lambda: self.vectors.vectors)
+            fits = self._fits(np.arange(self.vectors.n_samples))
             return Plan([Trial(items, self._none(), fits)], TRANSDUCTIVE)
         texts = np.concatenate([self.task.members[items].ravel(), self.task.background])
         return Plan([Trial(items, self._none(), self._fits_of(texts))], TRANSDUCTIVE)
@@ -160,7 +162,7 @@ class Bench:
         if isinstance(self.vectors, KeyedVectors):
             others = self._other_rows(items)
             if others.sum() > (~others).sum():  # a few rows more than the items' own tell little
-                fits = self._fits(lambda: self.vectors.vectors[others])
+                fits = self._fits(np.flatnonzero(others))
                 return fits, VOCABULARY, int((~others).sum())
         return None
 
@@ -168,7 +170,7 @@ class Bench:
         """Fitted on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
         if self.fit_on is not None:
             elsewhere = self._elsewhere
-            return Fits(lambda level: elsewhere.rows(level, _upto(elsewhere)), self.candidates)
+            return Fits(lambda level: elsewhere.source(level, _upto(elsewhere)), self.candidates)
         if len(self.task.background):
             return self._fits_of(self.task.background)
         return self.evaluated(items).trials[0].fits
@@ -229,18 +231,20 @@ class Bench:
         """How far the rows of a trial's texts are from those that its repairs are fitted on."""
         texts = self.task.texts_of(trial.items)
         center = Center().fit_statistic(trial.fits.moments(level))
-        return center.shift(self.space.rows(level, texts))
+        return center.shift(self.space.source(level, texts))
 
     # Rows
 
     def _none(self) -> Integers:
         return np.empty(0, dtype=np.int64)
 
-    def _fits(self, rows: Any) -> Fits:
-        return Fits(lambda level: rows(), self.candidates)
+    def _fits(self, rows: Integers) -> Fits:
+        """On some of the keyed vectors."""
+        checks.finite(self.vectors.vectors, self.caller)
+        return Fits(lambda level: PickedRows(self.vectors.vectors, rows), self.candidates)
 
     def _fits_of(self, texts: Integers) -> Fits:
-        return Fits(lambda level: self.space.rows(level, texts), self.candidates)
+        return Fits(lambda level: self.space.source(level, texts), self.candidates)
 
     def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
         assert self.fit_on is not None
@@ -252,7 +256,7 @@ class Bench:
                 "other text."
             )
         texts, elsewhere = np.array(kept), self._elsewhere
-        fits = Fits(lambda level: elsewhere.rows(level, texts), self.candidates)
+        fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
         return fits, len(self.fit_on) - len(kept)
 
     @cached_property
@@ -276,17 +280,22 @@ class Bench:
         return texts[~np.isin(same[texts], same[self.task.texts_of(items)])]
 
 
-def warned(bench: Bench, level: str, trial: Trial) -> str:
-    """In words, how far a trial is from what its repairs are fitted on, with a warning; or ""."""
-    found = bench.shift(level, trial)
+def far(bench: Bench, level: str, plan: Plan) -> str:
+    """In words, that what is evaluated differs from what repairs are fitted on; "" where not."""
+    first, *others = plan.trials
+    together = all(trial.fits is first.fits for trial in others)
+    items = np.concatenate([t.items for t in plan.trials]) if together else first.items
+    found = bench.shift(level, Trial(items, first.train, first.fits))
     if not found.large:
         return ""
-    warnings.warn(
-        f"{bench.caller}: {bench.task.name!r} is far from what repairs were fitted on. {found}.",
-        IsotropyWarning,
-        stacklevel=4,
+    n_texts = len(bench.task.texts_of(items))
+    which = f"{n_texts:,} evaluated texts" + ("" if together else " of one fold")
+    return (
+        f"The {which} differ from the text that repairs were fitted on (Frechet distance of their "
+        f"{level} vectors: {found.frechet:.2g}; by chance at most {found.chance:.2g}). The scores "
+        "above include this. A repair fitted on text more like them may do better: give such text "
+        "with fit_on (--fit-on)."
     )
-    return str(found)
 
 
 def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
@@ -319,6 +328,12 @@ def sampled(items: Integers, n: int, seed: int = 0) -> Integers:
     if len(items) <= n:
         return items
     return np.sort(np.random.default_rng(seed).choice(items, n, replace=False))
+
+
+def excluded(n_texts: int) -> str:
+    """How many evaluated texts repairs are not fitted on, in words."""
+    texts = "1 evaluated text was" if n_texts == 1 else f"{n_texts:,} evaluated texts were"
+    return f"{texts} excluded from fitting."
 
 
 def nobody(name: str, n_done: int, n_all: int) -> None:

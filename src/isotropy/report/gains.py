@@ -118,7 +118,7 @@ def _advised(found: Mapping[str, Any]) -> Evidence:
             inside = {"task": f"{task}, while choosing", "metric": found["metric"], "p": None}
             gains.append(dict(row) | _named(row) | inside | {"interval": ends})
     parts = tuple(_gain(gain, gain["p"]) for gain in gains)
-    title = "What `advise` found, on folds not chosen with"
+    title = "What `advise` found, on held-out folds"
     baselines = {f"{task}, advised": float(baseline)}
     return Evidence(title, conclusion, reason, parts, baselines, "one-sided p")
 
