@@ -120,7 +120,8 @@ class NewFile:
             os.unlink(self.part)
 
     def _copy(self) -> None:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         with open(self.part, "rb") as file, open(handle, "wb") as stream:
             shutil.copyfileobj(file, stream)

@@ -393,6 +393,15 @@ def test_output_that_cannot_be_written_is_no_success(how, files):
     assert names() == ["r.safetensors", "x.npy"]
 
 
+def test_a_page_goes_through_a_pipe(files):
+    pytest.importorskip("plotly")
+    result = in_another("report", "x.npy", "--out", "-", stdout=subprocess.PIPE)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.startswith(b"<!doctype html>")
+    assert result.stdout.rstrip().endswith(b"</html>")
+    assert names() == ["r.safetensors", "x.npy"]
+
+
 @pytest.mark.parametrize("how", ["-", "printed"])
 def test_a_reader_that_has_gone_ends_the_command_silently(how, files):
     line = [*REPAIR, "--save", "-"] if how == "-" else ["measure", "x.npy"]

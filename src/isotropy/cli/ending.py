@@ -26,7 +26,8 @@ def in_order() -> Iterator[None]:
     with _stoppable():
         try:
             yield
-            sys.stdout.flush()
+            if sys.stdout is not None:  # which is closed
+                sys.stdout.flush()
         except BrokenPipeError:
             _drop_output()
             sys.exit(1)

@@ -78,6 +78,8 @@ class Trial:
     def __post_init__(self) -> None:
         inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
         guard({}, inputs, kept={"--out": self.out}, caller=CALLER)
+        if os.path.exists(self.out) and not os.path.isdir(self.out):
+            raise InputError(f"{CALLER}: --out must be a folder, got the file {shown(self.out)}.")
         checks.integer(self.n_seeds, "seeds", CALLER, 1)
         checks.integer(self.jobs, "jobs", CALLER, 1)
         names = [Path(model).name for model in self.models]
