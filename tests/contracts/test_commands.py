@@ -131,7 +131,7 @@ def arguments(tmp_path):
         if command == "calibrate":
             return ("calibrate", source, "--save", saved)
         assert command == "apply", f"say here how {command} is called"
-        isotropy.Center().fit(np.eye(4)).save(saved)
+        isotropy.Center().fit(np.eye(4)).save(saved, overwrite=True)
         return ("apply", saved, source, *out)
 
     return make
