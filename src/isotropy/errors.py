@@ -1,6 +1,9 @@
 """The exceptions and the one warning of the package, each with a message of one line."""
 
 import errno
+import reprlib
+
+LONGEST = 80  # characters of a value that a message shows
 
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
@@ -55,6 +58,34 @@ class RepairFileError(IsotropyError, ValueError):
 
 class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
+
+
+def brief(value: object) -> str:
+    """A value as a message shows it: one short line of printable characters, whatever it holds.
+
+    Examples
+    --------
+    >>> brief("two\\nlines"), brief(10**5000), brief("a" * 1000)[:5]
+    ("'two\\\\nlines'", 'about 10**5000', "'aaaa")
+    """
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{type(value).__name__} of shape {_BRIEF.repr(tuple(shape))}"
+    text = " ".join(_BRIEF.repr(value).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= LONGEST + 2 else text[: LONGEST - 3] + "..."
+
+
+class _Brief(reprlib.Repr):
+    def repr_int(self, value: int, level: int) -> str:
+        if value.bit_length() <= 4 * LONGEST:
+            return repr(value)
+        return f"about {'-' if value < 0 else ''}10**{round(value.bit_length() * 0.30103)}"
+
+
+_BRIEF = _Brief()
+_BRIEF.maxstring = _BRIEF.maxother = LONGEST
+_BRIEF.maxlevel = 2
 
 
 def reason(error: BaseException) -> str:

@@ -3,77 +3,133 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import re
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from isotropy.sources import paths
-from isotropy.sources.columns import Layout, carried, choose, matrix, one_batch
-from isotropy.sources.files import Column, File, FormatError, Rows
-from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
+from isotropy.errors import brief
+from isotropy.sources import paths, tables
+from isotropy.sources.columns import Layout, choose, matrix, one_batch
+from isotropy.sources.files import Column, File, FormatError, Rows, listed
+from isotropy.sources.lines import LinesFile, first_lines, first_records, mark, text_rows
+from isotropy.sources.tables import MISSING, Form, Record
+
+WIDE = 4096  # columns from which on Arrow, which is slow in columns, is slower than Python
+SAMPLED_CELLS = 1 << 16  # that say what the columns hold
+NULLS = [spelling for word in MISSING for spelling in {word, word.upper(), word.title()}]
+NULLS += ["NaN", "-NaN", "NaT"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFile(LinesFile):
     kind: ClassVar[str] = "CSV"
-    names: tuple[str, ...]
-    delimiter: str
+    header: tuple[str, ...]
+    form: Form
     layout: Layout
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
     ) -> Iterator[tuple[Rows, pa.Table | None]]:
         data = paths.read_bytes(self.path, *place)
-        vectors = dict.fromkeys(self.layout.names, self._vector_type)
-        types = dict.fromkeys(self.names, pa.string()) | vectors  # text as it is: 007 stays 007
-        wanted = list(self.names if carry else self.layout.names)
+        if len(self.header) <= WIDE:
+            try:
+                table = self._parse(data, carry)
+                if table.num_rows == n_rows:
+                    yield self._rows(table, first_row), self._others(table) if carry else None
+                    return
+            except pa.ArrowInvalid:
+                pass  # the reader below says which cell it is, or knows better
+        rows, others = self._one_by_one(data, first_row, self.line_number(place[0]))
+        yield rows, others if carry else None
+
+    def _parse(self, data: bytes, carry: bool) -> pa.Table:
+        own = self.layout.names
+        kind = pa.string() if self.layout.is_list else pa.float64()
+        types = dict.fromkeys(self.header, pa.string())  # text as it is: 007 stays 007
+        types |= dict.fromkeys(own, kind)
+        wanted = list(self.header if carry else own)
+        quote = '"' if self.form.quoted else False
+        return parse(data, self.form.delimiter, list(self.header), types, wanted, quote, NULLS)
+
+    def _one_by_one(
+        self, data: bytes, first_row: int, line: int
+    ) -> tuple[Rows, pa.Table | None]:
+        """The same from the reader of all text tables, which says what is wrong where."""
+        own = set(self.layout.names)
+        places = [i for i, name in enumerate(self.header) if name in own]
+        if not self.layout.is_list:  # in the order that was asked for
+            numbered = {name: i for i, name in enumerate(self.header)}
+            places = [numbered[name] for name in self.layout.names]
+        others = {name: i for i, name in enumerate(self.header) if name not in own}
+        carried: dict[str, list[str]] = {name: [] for name in others}
+        found: list[Any] = []
+        for record in tables.records(io.BytesIO(data), self.form, line):
+            if not record.held:
+                continue
+            tables.expect_cells(record, len(self.header))
+            cells = [record.held[i] for i in places]
+            row = first_row + len(found)
+            found.append(cells[0] if self.layout.is_list else self._numbers(cells, row, record))
+            for name, i in others.items():
+                carried[name].append(record.held[i])
+        table = pa.table({name: pa.array(c, pa.string()) for name, c in carried.items()})
+        if self.layout.is_list:
+            parsed = _parsed(pa.array(found, pa.string()), self.layout, first_row)
+            return matrix(parsed, self.layout, first_row), table if others else None
+        rows = np.array(found, dtype=np.float64).reshape(len(found), len(places))
+        return rows, table if others else None
+
+    def _numbers(self, cells: list[str], row: int, record: Record) -> list[float]:
         try:
-            batch = one_batch(parse(data, self.delimiter, list(self.names), types, wanted))
-        except pa.ArrowInvalid as error:
-            raise FormatError(self._explain(error, place[0])) from None
-        others = carried(batch, self.layout)
+            found = [float(cell) for cell in cells]
+            if not any("_" in cell for cell in cells):
+                return found
+        except ValueError:
+            pass
+        return [self._number(cell, i, row, record.line) for i, cell in enumerate(cells)]
+
+    def _number(self, cell: str, feature: int, row: int, line: int) -> float:
+        found = tables.number(cell)
+        if found is None:
+            raise FormatError(
+                f"has {brief(cell)} in column {brief(self.layout.names[feature])}, row {row} (line "
+                f"{line}), where there must be a number. {tables.no_number(cell)}"
+            )
+        return found
+
+    def _rows(self, table: pa.Table, first_row: int) -> Rows:
         if not self.layout.is_list:
-            yield matrix(batch, self.layout, first_row), others
-            return
-        lists = batch.column(self.layout.names[0])
-        yield matrix(_parsed(lists, self.layout, first_row), self.layout, first_row), others
+            return matrix(one_batch(table), self.layout, first_row)
+        lists = one_batch(table.select(self.layout.names)).column(0)
+        return matrix(_parsed(lists, self.layout, first_row), self.layout, first_row)
 
-    @property
-    def _vector_type(self) -> pa.DataType:
-        return pa.string() if self.layout.is_list else pa.float64()
-
-    def _explain(self, error: Exception, offset: int) -> str:
-        """The parser's reason with the line's number in the file."""
-        reason = str(error).splitlines()[0]
-        row = re.search(r"Row #(\d+): ?", reason)
-        if row is None:
-            return f"cannot be parsed ({reason}). Correct it."
-        line = self.line_number(offset) + int(row[1]) - 1
-        return f"cannot be parsed in line {line} ({reason.replace(row[0], '')}). Correct that line."
+    def _others(self, table: pa.Table) -> pa.Table | None:
+        own = set(self.layout.names)
+        names = [name for name in self.header if name not in own]
+        return table.select(names) if names else None
 
 
 def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
-    delimiter = "\t" if path.lower().endswith(".tsv") else ","
-    head = first_lines(path)
-    names, start = _header(head, delimiter)
-    try:
-        sample = parse(head[start:], delimiter, names)
-    except pa.ArrowInvalid:  # guess from the first row; a bad line is named when it is read
-        lines = head[start:].splitlines(keepends=True)
-        sample = parse(lines[0] if lines else b"", delimiter, names)
-    if not sample.num_rows:
-        raise FormatError("holds no rows.")
-    layout = choose(_schema(sample), column, typed=False)
+    form, header, start = _headed(path)
+    sample = first_records(path, start, form)
+    names = list(header)
+    kinds = _kinds(sample, form, len(names))
+    layout = choose(_schema(names, kinds), column, typed=False)
+    empty = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    if empty and column is None and not layout.is_list:
+        raise FormatError(
+            f"has no value in {listed(empty, 5)} in its first rows, which may be features that are "
+            f"missing there. Choose the features with column, as {names[0][:1] + '*'!r}."
+        )
     if layout.is_list:
-        first = _parsed(sample.column(layout.names[0]).chunk(0).slice(0, 1), layout, 0)
-        layout = replace(layout, n_features=len(first.column(0)[0].values))
-    marks = mark(path, start, chunk_rows or text_rows(layout.n_features), quoted=True)
+        layout = replace(layout, n_features=_width(sample, form, names, layout))
+    marks = mark(path, start, chunk_rows or text_rows(layout.n_features), form)
     return CsvFile(
         path=path,
         n_rows=sum(n_rows for n_rows, _, _ in marks),
@@ -82,8 +138,8 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
         column=layout.name,
         chunk_rows=chunk_rows,
         marks=marks,
-        names=tuple(names),
-        delimiter=delimiter,
+        header=header,
+        form=form,
         layout=replace(layout, dtype="float64"),
     )
 
@@ -95,6 +151,7 @@ def parse(
     types: dict[str, Any] | None = None,
     wanted: list[str] | None = None,
     quote: str | bool = '"',
+    nulls: list[str] | None = None,
 ) -> pa.Table:
     """Lines without a header as a table; types are guessed where they are not given."""
     if not data.strip():
@@ -105,63 +162,109 @@ def parse(
         arrow_csv.ParseOptions(
             delimiter=delimiter, quote_char=quote, newlines_in_values=bool(quote)
         ),
-        arrow_csv.ConvertOptions(column_types=types, include_columns=wanted),
+        arrow_csv.ConvertOptions(column_types=types, include_columns=wanted, null_values=nulls),
     )
 
 
-def _header(head: bytes, delimiter: str) -> tuple[list[str], int]:
-    """(column names, offset of the first row); a first line of numbers is a row already."""
-    line = head.split(b"\n", 1)[0]
-    text = line.removeprefix(codecs.BOM_UTF8).decode(errors="replace").strip("\r")
-    cells = next(csv.reader([text], delimiter=delimiter), [])
-    if not cells:
+def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
+    """(how the file is written, names of its columns, offset of its first row)."""
+    data = io.BytesIO(first_lines(path))
+    lines = tables.head(data)
+    form = tables.form_of("tsv" if path.lower().endswith(".tsv") else "csv", lines)
+    assert form is not None
+    data.seek(0)
+    first = next(tables.records(data, form), None)
+    if first is None or not first.held:
         raise FormatError("begins with an empty line. Begin with a header or a row.")
-    counted = cells == [str(i) for i in range(len(cells))] and len(cells) > 1  # a frame's header
-    if all(map(_is_value, cells)) and not counted:
-        return [f"f{i}" for i in range(len(cells))], 0
-    if len(set(cells)) < len(cells):
-        raise FormatError("has two columns of one name. Give each its own.")
-    return cells, len(line) + 1
+    if tables.is_row(first.held):
+        return form, tuple(f"f{i}" for i in range(len(first.held))), 3 if data.getvalue().startswith(codecs.BOM_UTF8) else 0
+    return form, tuple(tables.unique(first.held)), first.n_bytes
 
 
-def _is_value(cell: str) -> bool:
-    return _guess(cell) is not None
-
-
-def _guess(cell: str) -> pa.DataType | None:
-    """The type of a cell that holds a number or a list of them."""
-    if cell.lstrip().startswith("["):
-        return pa.list_(pa.float64())
+def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None]:
+    """What each column of the first rows holds: lists, numbers or text; None where nothing."""
+    rows: list[list[str]] = []
+    most = max(2, SAMPLED_CELLS // n_columns)
     try:
-        float(cell)
-    except ValueError:
-        return None
-    return pa.int64() if cell.strip().lstrip("+-").isdigit() else pa.float64()
+        for record in tables.records(io.BytesIO(sample), form, 2):
+            if record.held:
+                rows.append(record.held)
+            if len(rows) == most:
+                break
+    except FormatError:  # which is said when that line is read
+        pass
+    if not rows:
+        raise FormatError("holds no rows.")
+    short = [row for row in rows if len(row) == n_columns] or [(rows[0] + [""] * n_columns)]
+    return [_kind(cells) for cells in list(zip(*short, strict=False))[:n_columns]]
 
 
-def _schema(sample: pa.Table) -> pa.Schema:
-    """The guessed schema; a column of text that begins with a value is one of values.
+def _kind(cells: Sequence[str]) -> pa.DataType | None:
+    """What a column holds, by most of its cells: one that is not like them is a bad value.
 
     Otherwise one bad cell would turn a feature into text, and nobody would miss it.
     """
-    fields = []
-    for field in sample.schema:
-        first = sample.column(field.name)[0].as_py() if pa.types.is_string(field.type) else None
-        fields.append(field.with_type((_guess(first) if first else None) or field.type))
-    return pa.schema(fields)
+    n_lists = n_numbers = n_floats = n_others = 0
+    others: set[str] = set()
+    for cell in cells:
+        if tables.is_missing(cell):
+            continue
+        if cell.lstrip().startswith("["):
+            n_lists += 1
+        elif tables.NUMBER.fullmatch(cell) or tables.GROUPED.fullmatch(cell):
+            n_numbers += 1
+            n_floats += not tables.WHOLE.fullmatch(cell)
+        else:
+            n_others += 1
+            others.add(cell if len(others) < 2 else "")
+    n_cells = n_lists + n_numbers + n_others
+    if not n_cells:
+        return None
+    if 2 * n_lists >= n_cells:
+        return pa.list_(pa.float64())
+    if 2 * n_numbers >= n_cells or (n_numbers and len(others) == 1):
+        return pa.float64() if n_floats else pa.int64()
+    return pa.string()
+
+
+def _schema(names: list[str], kinds: list[pa.DataType | None]) -> pa.Schema:
+    return pa.schema(list(zip(names, (kind or pa.string() for kind in kinds), strict=True)))
+
+
+def _width(sample: bytes, form: Form, names: list[str], layout: Layout) -> int:
+    """Length of the first list that is there."""
+    place = names.index(layout.names[0])
+    for record in tables.records(io.BytesIO(sample), form, 2):
+        if len(record.held) > place and record.held[place].lstrip(' "').startswith("["):
+            lists = _parsed(pa.array([record.held[place]]), layout, 0).column(0)
+            if lists[0].is_valid:
+                return len(lists[0].values)
+    raise FormatError(f"has nothing in column {brief(layout.names[0])}.")
 
 
 def _parsed(text: pa.Array, layout: Layout, first_row: int) -> pa.RecordBatch:
     """Lists written as text, between commas or spaces, as lists; an empty cell becomes null."""
-    inner = pc.utf8_trim(text, " []\r\n\t")
-    inner = pc.if_else(pc.equal(inner, ""), None, inner)
+    inner = pc.utf8_trim(text, ' []\r\n\t"')
+    inner = pc.if_else(pc.is_in(pc.utf8_lower(inner), pa.array(MISSING)), None, inner)
     lists = pc.split_pattern(pc.replace_substring_regex(inner, r"\s*,\s*|\s+", ","), ",")
     try:
         values = lists.flatten().cast(pa.float64())
-    except pa.ArrowInvalid as error:
+    except pa.ArrowInvalid:
+        row, cell = _first_bad(lists)
         raise FormatError(
-            f"has other than numbers in the lists of column {layout.names[0]!r}, in or after row "
-            f"{first_row} ({error}). Write lists such as [0.1, 0.2]."
+            f"has other than numbers in the lists of column {brief(layout.names[0])}: "
+            f"{brief(cell)} in row {first_row + row}. Write lists such as [0.1, 0.2]."
         ) from None
     parsed = pa.ListArray.from_arrays(lists.offsets, values, mask=lists.is_null())
     return pa.RecordBatch.from_arrays([parsed], [layout.names[0]])
+
+
+def _first_bad(lists: pa.Array) -> tuple[int, str]:
+    """(row, value) of the first value that is no number."""
+    for row, values in enumerate(lists.to_pylist()):
+        for value in values or ():
+            try:
+                pa.array([value]).cast(pa.float64())
+            except pa.ArrowInvalid:
+                return row, value
+    raise AssertionError("every value is a number")

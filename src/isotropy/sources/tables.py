@@ -1,0 +1,444 @@
+"""Text tables: the one reader of CSV, TSV, lines and JSON lines, each also with .gz.
+
+It knows how bytes become text, where records begin and end, what separates their cells, which line
+is a header, how a number is written, and how much is too much. Files of vectors (csv, jsonl), of
+texts (text_files) and of tasks (tasks.files) are read through it.
+
+Only a line feed ends a line; a carriage return before it is no part of the line. Cells between
+commas or semicolons may be quoted, and a quoted cell may hold line breaks; cells between tabs are
+taken as they are, unless every cell of the header is quoted. Beyond the limits below a file is
+refused in one line, before it costs more memory than they say.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import brief
+from isotropy.sources.files import FormatError
+
+SUFFIX = re.compile(r"\.(tsv|tab|csv|txt|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+
+MOST_RECORD = 1 << 26  # bytes of a record
+MOST_CELLS = 1 << 18  # of a record
+MOST_NESTED = 100  # levels of JSON
+UNPACKED_FREELY = 1 << 26  # bytes that any .gz file may unpack to
+UNPACKED_TIMES = 100  # how many times its packed bytes a file may unpack to, beyond that
+MOST_UNPACKED = 1 << 34  # bytes that no .gz file may unpack to
+
+SNIFFED = 100  # lines that say how a file is written
+SNIFFED_BYTES = 1 << 20
+AGREEING = 0.9  # of these lines have as many cells as the first
+SPACE = " "  # as a delimiter: any white space
+
+MISSING = (  # what stands in place of a number that is not there, in lower case
+    "", "-", "--", "?", ".", "*", "na", "n/a", "#n/a", "#na", "#n/a n/a", "n.a.", "n.a", "nan",
+    "-nan", "null", "none", "nil", "missing", "unknown", "undefined", "1.#ind", "-1.#ind",
+    "1.#qnan", "-1.#qnan", "<na>", "nat",
+)  # fmt: skip
+NUMBER = re.compile(
+    r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)\s*",
+    re.IGNORECASE,
+)
+WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+GROUPED = re.compile(  # 1,234.5 and 1.234,5 and 0,5
+    r"\s*[+-]?(?:[0-9]{1,3}(?:([,'\u00a0\u202f ])[0-9]{3})(?:\1[0-9]{3})*(?:[.,][0-9]*)?"
+    r"|[0-9]{1,3}(?:\.[0-9]{3})+(?:,[0-9]*)?|[0-9]+,[0-9]+)\s*"
+)
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the records of a file are written: as whole lines, as JSON, or as cells."""
+
+    delimiter: str = ""  # of cells
+    quoted: bool = False
+    is_json: bool = False
+    most_cells: int = 0  # of white space: the last cell takes the rest of the line
+
+    @property
+    def name(self) -> str:
+        if self.is_json:
+            return "JSON lines"
+        return {"": "text", "\t": "TSV", SPACE: "text"}.get(self.delimiter, "CSV")
+
+
+LINES = Form()
+JSON = Form(is_json=True)
+
+
+class Record(NamedTuple):
+    """A record: the number of its first line, its bytes, and the text, object or cells in it."""
+
+    line: int
+    n_bytes: int
+    held: Any
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing but white space and delimiters."""
+        if isinstance(self.held, list):
+            return not any(cell.strip() for cell in self.held)
+        return not (self.held if isinstance(self.held, dict) else self.held.strip())
+
+
+def suffix(name: str) -> str:
+    """The suffix that says how a file is written, such as "csv"; "" where none does."""
+    found = SUFFIX.search(name)
+    return {"tab": "tsv", "ndjson": "jsonl"}.get(found[1].lower(), found[1].lower()) if found else ""
+
+
+def stem(name: str) -> str:
+    """The name without such a suffix."""
+    return SUFFIX.sub("", name)
+
+
+# Bytes
+
+
+class _Unpacked(io.RawIOBase):
+    """What a .gz file holds, as long as that is not out of all proportion to its size."""
+
+    def __init__(self, path: Path) -> None:
+        self._packed = open(path, "rb")
+        self._file = gzip.GzipFile(fileobj=self._packed)
+        self._n_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._n_bytes += len(data)
+        allowed = UNPACKED_FREELY + UNPACKED_TIMES * self._packed.tell()
+        if self._n_bytes > min(allowed, MOST_UNPACKED):
+            raise FormatError(
+                f"unpacks to more than {UNPACKED_TIMES} times its size, or to more than "
+                f"{MOST_UNPACKED >> 30} GB, which tables do not. Unpack it yourself if you trust it."
+            )
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        self._packed.close()
+        super().close()
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """The bytes of a file, of a .gz file those that are packed in it."""
+    if path.suffix.lower() != ".gz":
+        return open(path, "rb")
+    return io.BufferedReader(_Unpacked(path), 1 << 17)
+
+
+def too_long(line: int | None = None) -> FormatError:
+    where = "" if line is None else f" in line {line}"
+    return FormatError(
+        f"has a record of more than {MOST_RECORD >> 20} MB{where}. Break it into lines."
+    )
+
+
+def raw_lines(file: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
+    """(number, bytes with their line feed) of each line, none of them too long to hold."""
+    while raw := file.readline(MOST_RECORD + 1):
+        if len(raw) > MOST_RECORD:
+            raise too_long(line)
+        yield line, raw
+        line += 1
+
+
+def decoded(raw: bytes, line: int) -> str:
+    """The text of a line, without a byte order mark and the end of the line."""
+    try:
+        text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        line += raw.count(b"\n", 0, error.start)
+        wide = line == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        what = "UTF-16" if wide else f"byte 0x{raw[error.start]:02x} in line {line}"
+        raise FormatError(
+            f"must be UTF-8, got {what}. Convert it, as with iconv -f "
+            f"{'utf-16' if wide else 'latin1'} -t utf-8."
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+# Records
+
+
+def records(file: BinaryIO, form: Form, line: int = 1) -> Iterator[Record]:
+    """The records from here to the end of the file, whose next line has the number `line`."""
+    if form.quoted:
+        yield from _quoted(file, form, line)
+        return
+    for number, raw in raw_lines(file, line):
+        text = decoded(raw, number)
+        held: Any = text
+        if form.delimiter:
+            held = _split(text, form, number) if text else []
+        elif form.is_json:
+            held = json_object(text, number) if text.strip() else {}
+        yield Record(number, len(raw), held)
+
+
+def _split(text: str, form: Form, line: int) -> list[str]:
+    """The cells of a line that is not quoted."""
+    if form.delimiter == SPACE:
+        cells = text.split(None, form.most_cells - 1 if form.most_cells else -1)
+    else:
+        cells = text.split(form.delimiter)
+    return _few(cells, line)
+
+
+def _few(cells: list[str], line: int) -> list[str]:
+    if len(cells) > MOST_CELLS:
+        raise FormatError(
+            f"has more than {MOST_CELLS:,} cells in line {line}. Save so wide a table as .npy or "
+            ".parquet."
+        )
+    return cells
+
+
+def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
+    """Records whose cells may be quoted, with line breaks in them."""
+    first, sizes = line, list[int]()
+
+    def texts() -> Iterator[str]:
+        for number, raw in raw_lines(file, line):
+            sizes.append(len(raw))
+            if len(sizes) > 1 and sum(sizes) > MOST_RECORD:
+                raise too_long(first)
+            end = "\n" if raw.endswith(b"\n") else ""
+            yield decoded(raw, number) + end
+
+    reader = csv.reader(texts(), delimiter=form.delimiter, strict=True)
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            reason = str(error).split(" - ")[0]
+            raise FormatError(
+                f"must be separated by {form.delimiter!r} with every quote closed, got one record "
+                f"from line {first} on that is not ({reason}). Correct it, or save it as .jsonl."
+            ) from None
+        if cells is None:
+            return
+        yield Record(first, sum(sizes), _few(cells, first))
+        first += len(sizes)
+        sizes.clear()
+
+
+def expect_cells(record: Record, n_cells: int, more: bool = False) -> None:
+    """Raise unless the record has so many cells, or `more` where that may be."""
+    found = len(record.held)
+    if found < n_cells or (found > n_cells and not more):
+        raise FormatError(
+            f"must have {n_cells} cells in every line, got {found} in line {record.line}. Correct "
+            "that line."
+        )
+
+
+# JSON
+
+
+def json_object(text: str, line: int) -> dict[str, Any]:
+    """The object that a line holds."""
+    if text.count("[") + text.count("{") > MOST_NESTED:
+        expect_flat(text.encode(errors="surrogatepass"), line)
+    try:
+        found = json.loads(text)
+        if "\\u" in text:  # the only way to characters that UTF-8 does not have
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise FormatError(
+            f"must hold whole characters, got half of one (a lone surrogate, \\ud800 to "
+            f"\\udfff) in line {line}. Correct that line."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"is not valid JSON in line {line} ({error.msg}). Correct that line."
+        ) from None
+    except ValueError:  # more digits than Python turns into a number
+        raise FormatError(f"has a number of too many digits in line {line}. Shorten it.") from None
+    if not isinstance(found, dict):
+        raise FormatError(
+            f"must hold a JSON object a line, got {brief(text)} in line {line}. Correct that line."
+        )
+    return found
+
+
+def expect_flat(data: bytes, line: int) -> None:
+    """Raise where a line of JSON is nested too deeply, or does not close what it opens.
+
+    Parsers recurse, and end the process where the stack does. This takes one pass over the bytes,
+    and a closer look only where a line has brackets that are many or do not match.
+    """
+    brackets = data.translate(None, NO_BRACKETS).split(b"\n")
+    if not any(map(_is_odd, set(brackets))):
+        return
+    for number, (text, found) in enumerate(zip(data.split(b"\n"), brackets, strict=True), line):
+        if _is_odd(found):
+            _expect_flat_line(text, number)
+
+
+def _is_odd(brackets: bytes) -> bool:
+    n_opening = brackets.count(b"[") + brackets.count(b"{")
+    return n_opening > MOST_NESTED or 2 * n_opening != len(brackets)
+
+
+def _expect_flat_line(text: bytes, line: int) -> None:
+    bare = np.frombuffer(STRING.sub(b"", text), np.uint8)
+    steps = ((bare == ord("[")) | (bare == ord("{"))).astype(np.int64)
+    depth: NDArray[np.int64] = np.cumsum(steps - ((bare == ord("]")) | (bare == ord("}"))))
+    if len(depth) and depth.max() > MOST_NESTED:
+        raise FormatError(
+            f"must not nest JSON as deeply as in line {line}: {MOST_NESTED} levels are the most. "
+            "Flatten that line."
+        )
+    if len(depth) and (depth[-1] or depth.min() < 0):
+        what = "Expecting ',' delimiter" if depth[-1] > 0 else "Extra data"
+        raise FormatError(f"is not valid JSON in line {line} ({what}). Correct that line.")
+
+
+# How a file is written
+
+
+def head(file: BinaryIO) -> list[str]:
+    """The first lines that are not blank, from which it is told how a file is written."""
+    found, n_bytes = list[str](), 0
+    for line, raw in raw_lines(file):
+        n_bytes += len(raw)
+        text = decoded(raw, line)
+        if text.strip():
+            found.append(text)
+        if len(found) == SNIFFED or n_bytes > SNIFFED_BYTES:
+            break
+    return found
+
+
+def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
+    """How a table with this suffix is written; None where no delimiter makes columns of its lines.
+
+    Parameters
+    ----------
+    kind : str
+        What `suffix` gives.
+    lines : sequence of str
+        The first ones.
+    n_named : int
+        How many columns were named, where the file has no header.
+    """
+    if kind == "jsonl":
+        return JSON
+    if kind == "tsv":
+        return _form("\t", lines)
+    order = ",;\t" if kind == "csv" else "\t,;" + SPACE
+    fitting = [found for found in order if _fits(found, lines, n_named)]
+    if not fitting:
+        return _form(",", lines) if kind == "csv" else None
+    best = fitting[0]
+    if best == "," and ";" in fitting and _decimal_commas(lines[-1]):
+        best = ";"
+    return _form(best, lines, n_named)
+
+
+def _form(delimiter: str, lines: Sequence[str], n_named: int = 0) -> Form:
+    quoted = delimiter in ",;"
+    if delimiter == "\t" and lines:  # as some programs write them: every cell in quotes
+        quoted = all(re.fullmatch(r'".*"', cell) for cell in lines[0].split("\t"))
+    return Form(delimiter, quoted, most_cells=n_named if delimiter == SPACE else 0)
+
+
+def _fits(delimiter: str, lines: Sequence[str], n_named: int) -> bool:
+    """Whether nearly all lines have as many cells as the first, or as were named."""
+    counts = np.array([len(cells) for cells in _roughly(lines, delimiter)])
+    if not len(counts):
+        return False
+    if n_named:
+        agreeing = counts >= n_named
+    elif delimiter == "\t":  # which text hardly ever has: further cells are no wonder
+        agreeing = counts >= max(2, counts[0])
+    else:
+        agreeing = (counts == counts[0]) & (counts[0] > 1)
+    return bool(agreeing.mean() >= AGREEING)
+
+
+def _roughly(lines: Sequence[str], delimiter: str) -> Iterable[list[str]]:
+    """The cells of the records in these lines, the last of which may be cut."""
+    if delimiter == SPACE:
+        return map(str.split, lines)
+    if delimiter == "\t" or not any('"' in line for line in lines):
+        return [line.split(delimiter) for line in lines]
+    try:
+        return list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter))
+    except csv.Error:
+        return []
+
+
+def _decimal_commas(line: str) -> bool:
+    """Whether the cells between semicolons are numbers with a decimal comma, as 1,5;2,5."""
+    return all(NUMBER.fullmatch(cell.replace(",", ".")) for cell in line.split(";"))
+
+
+def is_row(cells: Sequence[str]) -> bool:
+    """Whether a first line looks like a row already: nobody calls a column 0.25.
+
+    Whole numbers that count up, from 0 where there is nothing else, are the names that a data frame
+    gives to columns that have none.
+    """
+    if any(cell.lstrip().startswith("[") for cell in cells):
+        return True
+    numbers = [cell for cell in cells if NUMBER.fullmatch(cell) and re.search("[0-9]", cell)]
+    if not all(WHOLE.fullmatch(cell) for cell in numbers):
+        return True
+    if not numbers:
+        return all(NUMBER.fullmatch(cell) for cell in cells)
+    first = 0 if len(numbers) == len(cells) else int(numbers[0][:20])
+    counted = [str(i) for i in range(first, first + len(numbers))]
+    return numbers != counted or len(cells) == 1
+
+
+# Numbers
+
+
+def is_missing(cell: str) -> bool:
+    """Whether the cell says that there is no value."""
+    return cell.strip().lower() in MISSING
+
+
+def number(cell: str) -> float | None:
+    """The number that a cell holds, NaN where a value is missing, None where it is no number."""
+    if NUMBER.fullmatch(cell):
+        return float(cell)
+    return float("nan") if is_missing(cell) else None
+
+
+def no_number(cell: Any) -> str:
+    """What to do about a cell that is no number."""
+    if isinstance(cell, str) and GROUPED.fullmatch(cell):
+        return "Write numbers as 1234.5: a point, and nothing between thousands."
+    return "Correct it, or leave the cell empty."
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Names of columns, of which no two may be the same."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name.strip() in found:
+            raise FormatError(f"has two columns of one name, {brief(name)}. Give each its own.")
+        found[name.strip()] = None
+    return list(found)
