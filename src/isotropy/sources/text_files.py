@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import gzip
 import io
 import json
 import os
-import shutil
 import tempfile
 import weakref
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isotropy.errors import InputError, reason
+from isotropy.errors import InputError, brief
+from isotropy.sources import tables
+from isotropy.sources.files import FormatError, explained, listed
+from isotropy.sources.tables import Form, Record
 from isotropy.sources.texts import BLOCK_SIZE, Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KINDS = (".txt", ".tsv", ".csv", ".jsonl", ".ndjson")
 DEFAULT_COLUMNS = (("text",), ("sentence",), ("sentence1", "sentence2"), ("question",))
-Record = dict[str, str]
+Fields = dict[str, str]
 
 
 class TextFile:
@@ -46,30 +43,29 @@ class TextFile:
         self, path: Any, columns: Sequence[str] | None = None, caller: str = "Encoder"
     ) -> None:
         self.path, self.caller = Path(os.fspath(path)), caller
-        self.kind = Path(self.path.name.removesuffix(".gz")).suffix.lower() or ".txt"
-        if self.kind not in KINDS:
+        bare = Path(self.path.name.removesuffix(".gz")).suffix
+        self.kind = tables.suffix(self.path.name) or ("" if bare else "txt")
+        if not self.kind:
             raise InputError(
                 f"{caller}: {str(path)!r} must be a file of texts: .txt, .tsv, .csv or .jsonl, "
-                f"got {self.kind!r}."
+                f"got {brief(bare)}."
             )
-        try:
-            self._plain = self._unpacked() if self.path.suffix == ".gz" else self.path
+        with explained(caller, str(self.path), "text"):
+            packed = self.path.suffix.lower() == ".gz"
+            self._plain = self._unpacked() if packed else self.path
+            self._form = self._written()
             self._start, self.names = self._headed()
             self.columns = self._chosen(columns)
             self._blocks, self.n_blank = self._marked()
-        except FileNotFoundError:
-            raise InputError(f"{caller}: there is no file {str(path)!r}. Check the path.") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise self._wrong(f"must be readable ({reason(error)}).") from None
-        self.n_texts = sum(n_texts for n_texts, *_ in self._blocks)
-        if not self.n_texts:
-            raise self._wrong("must hold texts, got none.")
+            self.n_texts = sum(n_texts for n_texts, *_ in self._blocks)
+            if not self.n_texts:
+                raise FormatError("must hold texts, got none.")
 
     def blocks(self) -> list[Block]:
         return self._blocks
 
     def read(self, block: Block) -> list[str]:
-        return [text for record in self._records(block) for _, text in self._texts(record)]
+        return [text for fields in self._records(block) for _, text in self._texts(fields)]
 
     def table(self, block: Block) -> pa.Table:
         """The texts, and what stands beside them, as strings.
@@ -95,26 +91,44 @@ class TextFile:
         return pa.table(own | {name: pa.array(found[name], pa.string()) for name in others})
 
     def _unpacked(self) -> Path:
-        handle, name = tempfile.mkstemp(suffix=self.kind)
+        handle, name = tempfile.mkstemp(suffix=f".{self.kind}")
         weakref.finalize(self, lambda: Path(name).unlink(missing_ok=True))
-        with os.fdopen(handle, "wb") as plain, gzip.open(self.path) as packed:
-            shutil.copyfileobj(packed, plain)
+        with os.fdopen(handle, "wb") as plain, tables.open_plain(self.path) as packed:
+            while data := packed.read(1 << 20):
+                plain.write(data)
         return Path(name)
+
+    def _written(self) -> Form:
+        if self.kind == "txt":
+            return tables.LINES
+        with open(self._plain, "rb") as file:
+            form = tables.form_of(self.kind, tables.head(file))
+        assert form is not None  # as only .txt files may have any delimiter
+        return form
 
     def _headed(self) -> tuple[tuple[int, int], list[str]]:
         """(offset and line number of the first record, names of the columns)."""
-        if self.kind == ".txt":
+        if self.kind == "txt":
             return (0, 1), ["text"]
+        offset = 0
         with open(self._plain, "rb") as file:
-            records = ((line, raw) for line, raw in self._raw(file, 1) if raw.strip())
-            line, raw = next(records, (1, b""))
-            first = self._decoded(raw, line)
-            if self.kind in (".tsv", ".csv"):
-                return (file.tell(), line + raw.count(b"\n")), self._cells(first, line)
-            return (0, 1), list(self._object(first, line))
+            for record in tables.records(file, self._form):
+                offset += record.n_bytes
+                if record.is_blank:
+                    continue
+                if self._form.is_json:
+                    return (0, 1), list(record.held)
+                n_lines = self._plain_lines(offset - record.n_bytes, record.n_bytes)
+                return (offset, record.line + n_lines), tables.unique(record.held)
+        return (0, 1), []
+
+    def _plain_lines(self, offset: int, n_bytes: int) -> int:
+        with open(self._plain, "rb") as file:
+            file.seek(offset)
+            return file.read(n_bytes).count(b"\n")
 
     def _chosen(self, asked: Sequence[str] | None) -> tuple[str, ...]:
-        if self.kind == ".txt":
+        if self.kind == "txt":
             if asked:
                 raise InputError(f"{self.caller}: a .txt file has no columns, got {list(asked)}.")
             return ("text",)
@@ -122,9 +136,9 @@ class TextFile:
         found = tuple(asked) if asked else default
         missing = [column for column in found if column not in self.names]
         if not found or missing:
-            wanted = ", ".join(missing) or "text, sentence or sentence1 and sentence2"
-            raise self._wrong(
-                f"must have the column {wanted}, got {', '.join(self.names)}. Name the one with "
+            wanted = listed(missing, 5) if missing else "text, sentence or sentence1 and sentence2"
+            raise FormatError(
+                f"must have the column {wanted}, got {listed(self.names, 9)}. Name the one with "
                 "the texts."
             )
         return found
@@ -136,127 +150,49 @@ class TextFile:
         offset, first = self._start
         with open(self._plain, "rb") as file:
             file.seek(offset)
-            for line, raw in self._raw(file, first):
-                n_found = sum(1 for _ in self._texts(self._record(raw, line)))
-                n_blank += len(self.columns) - n_found
-                count += n_found
-                n_bytes += len(raw)
+            for record in tables.records(file, self._form, first):
                 if n_bytes >= BLOCK_SIZE:
                     blocks.append((count, offset, n_bytes, first))
-                    offset, first = offset + n_bytes, line + raw.count(b"\n")
+                    offset, first = offset + n_bytes, record.line
                     count = n_bytes = 0
+                n_found = sum(1 for _ in self._texts(self._fields(record)))
+                n_blank += len(self.columns) - n_found
+                count += n_found
+                n_bytes += record.n_bytes
         blocks.append((count, offset, n_bytes, first))
         return [block for block in blocks if block[0]], n_blank
 
-    def _records(self, block: Block) -> Iterator[Record]:
+    def _records(self, block: Block) -> Iterator[Fields]:
         _, offset, n_bytes, line = block
-        with open(self._plain, "rb") as file:
-            file.seek(offset)
-            data = file.read(n_bytes)
-        for number, raw in self._raw(io.BytesIO(data), line):
-            yield self._record(raw, number)
+        with explained(self.caller, str(self.path), "text"):
+            with open(self._plain, "rb") as file:
+                file.seek(offset)
+                data = file.read(n_bytes)
+            for record in tables.records(io.BytesIO(data), self._form, line):
+                yield self._fields(record)
 
-    def _raw(self, lines: Iterable[bytes], first: int) -> Iterator[tuple[int, bytes]]:
-        """(number of its first line, bytes) of each record: of CSV, quoted line breaks included."""
-        if self.kind != ".csv":
-            yield from enumerate(lines, first)
-            return
-        number, held = first, list[bytes]()
-
-        def taken() -> Iterator[str]:
-            for line in lines:
-                held.append(line)
-                shown = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                yield shown.decode("latin-1")  # in which quotes and commas are those of UTF-8
-
-        reader = csv.reader(taken(), strict=True)
-        while self._next(reader, number) is not None:
-            yield number, b"".join(held)
-            number += len(held)
-            held.clear()
-
-    def _next(self, reader: Iterator[list[str]], line: int) -> list[str] | None:
-        """The cells of the next record, None after the last one."""
-        try:
-            return next(reader, None)
-        except csv.Error as error:
-            raise self._wrong(
-                f"must be comma-separated with every quote closed, got one record from line {line} "
-                f"on that is not ({error}). Correct it, or save the texts as .jsonl."
-            ) from None
-
-    def _record(self, raw: bytes, line: int) -> Record:
-        text = self._decoded(raw, line)
-        if not text.strip():
+    def _fields(self, record: Record) -> Fields:
+        """The cells or fields of a record by name, without those that are null."""
+        if record.is_blank:
             return {}
-        if self.kind == ".txt":
-            return {"text": text}
-        if self.kind in (".jsonl", ".ndjson"):
-            return self._fields(self._object(text, line), line)
-        cells = self._cells(text, line)
-        if len(cells) != len(self.names):
-            raise self._wrong(
-                f"must have {len(self.names)} cells a line, got {len(cells)} in line {line}."
-            )
-        return dict(zip(self.names, cells, strict=True))
+        if self.kind == "txt":
+            return {"text": record.held}
+        if not self._form.is_json:
+            tables.expect_cells(record, len(self.names))
+            return dict(zip(self.names, record.held, strict=True))
+        for column in self.columns:
+            value = record.held.get(column)
+            if value is not None and not isinstance(value, str):
+                raise FormatError(
+                    f"must hold text in {brief(column)}, got {type(value).__name__} in line "
+                    f"{record.line}."
+                )
+        there = {name: value for name, value in record.held.items() if value is not None}
+        return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
 
-    def _texts(self, record: Record) -> Iterator[tuple[str, str]]:
+    def _texts(self, fields: Fields) -> Iterator[tuple[str, str]]:
         """(column, text) of the texts of a record that are not blank."""
         for column in self.columns:
-            text = record.get(column, "").strip()
+            text = fields.get(column, "").strip()
             if text:
                 yield column, text
-
-    def _cells(self, text: str, line: int) -> list[str]:
-        text = text.rstrip("\r\n")
-        if self.kind == ".tsv":
-            return text.split("\t")
-        return self._next(csv.reader([text], strict=True), line) or []
-
-    def _object(self, text: str, line: int) -> dict[str, Any]:
-        try:
-            found = json.loads(text)
-            if "\\u" in text:  # the only way to characters that UTF-8 does not have
-                json.dumps(found, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise self._wrong(
-                f"must hold whole characters, got half of one (a lone surrogate, \\ud800 to "
-                f"\\udfff) in line {line}. Correct that line."
-            ) from None
-        except RecursionError:
-            raise self._nested(line) from None
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise self._wrong(f"must hold a JSON object a line, got something else in line {line}.")
-        return found
-
-    def _fields(self, found: dict[str, Any], line: int) -> Record:
-        """The fields as strings, without those that are null."""
-        for column in self.columns:
-            value = found.get(column)
-            if value is not None and not isinstance(value, str):
-                raise self._wrong(
-                    f"must hold text in {column!r}, got {type(value).__name__} in line {line}."
-                )
-        there = {name: value for name, value in found.items() if value is not None}
-        try:
-            return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
-        except RecursionError:
-            raise self._nested(line) from None
-
-    def _decoded(self, raw: bytes, line: int) -> str:
-        try:
-            return raw.decode("utf-8-sig" if line == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            line += raw[: error.start].count(b"\n")
-            raise self._wrong(
-                f"must be UTF-8, got other bytes in line {line}. Convert it, as with "
-                "iconv -f latin1 -t utf-8."
-            ) from None
-
-    def _nested(self, line: int) -> InputError:
-        return self._wrong(f"must not nest JSON as deeply as in line {line}. Flatten that line.")
-
-    def _wrong(self, what: str) -> InputError:
-        return InputError(f"{self.caller}: {str(self.path)!r} {what}")

@@ -149,6 +149,8 @@ class Classification(Task):
         *,
         name: str | None = None,
         label: str | None = None,
+        text: str | None = None,
+        header: str | Sequence[str] | None = None,
         metric: str | None = None,
         head: str | Head = "logistic",
         positive: str | None = None,
@@ -166,8 +168,8 @@ class Classification(Task):
             Of "cola" Matthews' correlation and of "mrpc" and "qqp" F1 as GLUE has it, otherwise
             accuracy.
         """
-        table = reading.read(source, cls.__name__)
-        columns = table.choose(*reading.PAIRS, *reading.TEXTS)
+        table = reading.read(source, cls.__name__, header)
+        columns = table.choose(*reading.PAIRS, *reading.TEXTS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
         name = name or table.name
         metric = metric or USUAL.get(name, "accuracy")

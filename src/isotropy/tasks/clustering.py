@@ -62,13 +62,15 @@ class Clustering(Task):
         *,
         name: str | None = None,
         label: str | None = None,
+        text: str | None = None,
+        header: str | Sequence[str] | None = None,
         seed: int = 0,
     ) -> Self:
         """The items in a file, a folder or a data set of the hub: columns label and text."""
-        table = reading.read(source, cls.__name__)
-        (text,) = table.choose(*reading.TEXTS)
+        table = reading.read(source, cls.__name__, header)
+        (column,) = table.choose(*reading.TEXTS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
-        texts = [text for (text,) in table.texts(text)]
+        texts = [one for (one,) in table.texts(column)]
         task = cls(texts, labels, table.parts, name or table.name, seed)
         task.n_unlabelled = n_unlabelled
         return task

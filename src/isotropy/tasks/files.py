@@ -1,117 +1,118 @@
-"""Files of rows: tab- or comma-separated, JSON lines, Parquet; text may be compressed (.gz).
-
-Tab-separated lines are not quoted, comma-separated ones are; both begin with a header. Only a line
-feed ends a line, and lines without text are passed over.
-"""
+"""Files of rows that tasks are read from: text tables and Parquet."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import re
-import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
+from isotropy.sources import tables
+from isotropy.sources.files import FormatError, explained
 
-SUFFIX = re.compile(r"\.(?:(tsv|csv|jsonl)(?:\.gz)?|(parquet))$", re.IGNORECASE)
-KINDS = ".tsv, .csv, .jsonl (each also .gz) or .parquet"
+KINDS = ".tsv, .csv, .txt, .jsonl (each also .gz) or .parquet"
+PARQUET = re.compile(r"\.parquet$", re.IGNORECASE)
 
 Columns = dict[str, list[Any]]
 
 
-class _FormatError(ValueError):
-    """What is wrong inside of a file."""
+def is_table(name: str) -> bool:
+    """Whether the name says that a file holds rows."""
+    return bool(tables.suffix(name) or PARQUET.search(name))
 
 
 def stem(file: str) -> str:
     """The name without its suffixes."""
-    return SUFFIX.sub("", file)
+    return PARQUET.sub("", tables.stem(file))
 
 
-def read_columns(path: Path, caller: str) -> tuple[Columns, list[int]]:
-    """(columns by name, number of each row's line) of a file whose name says its format."""
-    found = SUFFIX.search(path.name)
-    if found is None:
-        raise InputError(f"{caller}: data must be a {KINDS} file, got {path.name!r}.")
-    try:
-        columns, lines = _FORMATS[(found[1] or found[2]).lower()](path)
-    except (_FormatError, OSError, EOFError, zlib.error, pa.ArrowException, csv.Error) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"{caller}: {str(path)!r} cannot be read: {reason}.") from None
-    if not lines:
-        raise InputError(f"{caller}: {str(path)!r} must have rows, got none.")
-    return columns, lines
+def read_columns(
+    path: Path, caller: str, header: Sequence[str] | None = None
+) -> tuple[Columns, list[int]]:
+    """(columns by name, number of each row's line) of a file.
+
+    A file whose suffix says nothing is read like .txt, whose delimiter is found from its lines.
+
+    Parameters
+    ----------
+    path : Path
+    caller : str
+    header : sequence of str, optional
+        Names of the first columns of a file without a header; further ones are left out, but
+        where white space separates columns the last one takes the rest of the line.
+    """
+    if PARQUET.search(path.name):
+        return _parquet(path, caller, header)
+    with explained(caller, str(path), "text"):
+        with tables.open_plain(path) as file:
+            lines = _expect_text(tables.head(file), path)
+        kind = tables.suffix(path.name) or "txt"
+        form = tables.form_of(kind, lines, len(header or ()))
+        if form is None and len(lines) > 1:
+            raise FormatError(_columns_unknown(lines, header))
+        if form is None:
+            raise FormatError("must have rows, got none.")
+        with tables.open_plain(path) as file:
+            records = (record for record in tables.records(file, form) if not record.is_blank)
+            columns, numbers = _objects(records, header) if form.is_json else _cells(records, header)
+        if not numbers:
+            raise FormatError("must have rows, got none.")
+    return columns, numbers
 
 
-def _text(path: Path) -> str:
-    data = path.read_bytes()
-    if path.suffix.lower() == ".gz":
-        data = gzip.decompress(data)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise _FormatError(
-            f"it must be UTF-8, got byte 0x{data[error.start]:02x} in line {line}. Convert it"
-        ) from None
+def _expect_text(lines: list[str], path: Path) -> list[str]:
+    if any("\0" in line for line in lines) and not tables.suffix(path.name):
+        raise FormatError(f"must be a {KINDS} file, got other bytes than text.")
+    return lines
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if line.strip():
-            yield number, line.rstrip("\r")
+def _columns_unknown(lines: list[str], header: Sequence[str] | None) -> str:
+    if header:
+        return (
+            f"must have the {len(header)} columns of the header {brief(','.join(header))} in every "
+            f"line, between tabs, commas, semicolons or spaces, got {brief(lines[0])}."
+        )
+    return (
+        f"must have columns between tabs, commas, semicolons or spaces, got {brief(lines[0])}. "
+        "Where it has no header, name its columns, as with --header label,text (header= in Python)."
+    )
 
 
-def _tsv(path: Path) -> tuple[Columns, list[int]]:
-    return _under_header([(number, line.split("\t")) for number, line in _lines(path)])
-
-
-def _csv(path: Path) -> tuple[Columns, list[int]]:
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    return _under_header([(reader.line_num, cells) for cells in reader if any(cells)])
-
-
-def _under_header(rows: list[tuple[int, list[str]]]) -> tuple[Columns, list[int]]:
-    if len(rows) < 2:
-        return {}, []
-    (_, header), *rows = rows
-    for number, cells in rows:
-        if len(cells) != len(header):
-            raise _FormatError(
-                f"line {number} must have {len(header)} cells, as many as the header, got "
-                f"{len(cells)}. Correct that line"
-            )
-    columns = zip(*(cells for _, cells in rows), strict=True)
-    names = [name.strip() for name in header]
-    return dict(zip(names, map(list, columns), strict=True)), [number for number, _ in rows]
-
-
-def _jsonl(path: Path) -> tuple[Columns, list[int]]:
+def _cells(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
+    names = list(header) if header else []
     rows, lines = [], []
-    for number, line in _lines(path):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise _FormatError(f"line {number} is not valid JSON ({error.msg})") from None
-        if not isinstance(row, dict):
-            raise _FormatError(f"line {number} must be a JSON object, got {line[:30]!r}")
-        rows.append(row)
-        lines.append(number)
+    for record in records:
+        if not names:
+            names = tables.unique(record.held)
+            continue
+        tables.expect_cells(record, len(names), more=bool(header))
+        rows.append(record.held[: len(names)])
+        lines.append(record.line)
+    columns = zip(*rows, strict=True)
+    return dict(zip(names, map(list, columns), strict=False)), lines
+
+
+def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
+    if header:
+        raise FormatError("has names in every line, so a header does not go with it. Leave it out.")
+    rows, lines = [], []
+    for record in records:
+        rows.append(record.held)
+        lines.append(record.line)
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}, lines
 
 
-def _parquet(path: Path) -> tuple[Columns, list[int]]:
-    table = pq.read_table(path)
+def _parquet(
+    path: Path, caller: str, header: Sequence[str] | None
+) -> tuple[Columns, list[int]]:
+    with explained(caller, str(path), "Parquet"):
+        if header:
+            raise FormatError("has names of its own, so a header does not go with it.")
+        table = pq.read_table(path)
+    if not table.num_rows:
+        raise InputError(f"{caller}: {str(path)!r} must have rows, got none.")
     return table.to_pydict(), list(range(1, 1 + table.num_rows))
-
-
-_FORMATS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "parquet": _parquet}

@@ -64,14 +64,16 @@ class PairClassification(Task):
         *,
         name: str | None = None,
         label: str | None = None,
+        text: str | None = None,
+        header: str | Sequence[str] | None = None,
         positive: str | None = None,
     ) -> Self:
         """The pairs in a file, a folder or a data set of the hub: label, sentence1, sentence2.
 
         Also understood are the columns of the GLUE sets.
         """
-        table = reading.read(source, cls.__name__)
-        columns = table.choose(*reading.PAIRS)
+        table = reading.read(source, cls.__name__, header)
+        columns = table.choose(*reading.PAIRS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
         task = cls(table.texts(*columns), labels, table.parts, name or table.name, positive)
         task.n_unlabelled = n_unlabelled

@@ -12,12 +12,18 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, MissingExtraError
-from isotropy.tasks.files import KINDS, SUFFIX, Columns, read_columns, stem
+from isotropy.errors import InputError, MissingExtraError, brief
+from isotropy.sources import tables
+from isotropy.sources.files import listed
+from isotropy.tasks.files import KINDS, Columns, is_table, read_columns, stem
 
-PART = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])", re.IGNORECASE)
+PART = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|trial|test)(?![a-z])")
 PARTS = ("train", "dev", "test")
 UNDIVIDED = "all"
+PART_COLUMNS = (("SemEval_set",), ("split",))
+ABOUT = re.compile("readme|licen[sc]e|source|citation|changelog|instructions|notes", re.IGNORECASE)
+
+# Columns as common sets call them, the usual name first; case, spaces, _ and - do not matter.
 PAIRS = (
     ("sentence1", "sentence2"),
     ("sentence_A", "sentence_B"),
@@ -26,9 +32,59 @@ PAIRS = (
     ("question1", "question2"),
     ("premise", "hypothesis"),
     ("text1", "text2"),
+    ("s1", "s2"),
+    ("#1 String", "#2 String"),
+    ("query", "document"),
+    ("query", "passage"),
+    ("text_a", "text_b"),
 )
-TEXTS = (("text",), ("sentence",), ("question",))
-LABELS = (("label",), ("coarse",), ("coarse_label",), ("answer",))
+TEXTS = (
+    ("text",),
+    ("sentence",),
+    ("question",),
+    ("utterance",),
+    ("query",),
+    ("document",),
+    ("content",),
+    ("review",),
+    ("headline",),
+    ("title",),
+)
+LABELS = (
+    ("label",),
+    ("coarse",),
+    ("coarse_label",),
+    ("answer",),
+    ("category",),
+    ("intent",),
+    ("class",),
+    ("topic",),
+    ("target",),
+    ("gold",),
+    ("gold_label",),
+    ("is_duplicate",),
+    ("entailment_label",),
+    ("entailment_judgment",),
+    ("entailment",),
+    ("quality",),
+    ("sentiment",),
+    ("emotion",),
+    ("cluster",),
+)
+SCORES = (
+    ("score",),
+    ("relatedness_score",),
+    ("similarity",),
+    ("relatedness",),
+    ("similarity_score",),
+    ("gold",),
+    ("gold_score",),
+    ("Human (mean)",),
+    ("SimLex999",),
+    ("mean",),
+    ("rating",),
+    ("label",),
+)
 
 
 @dataclass(frozen=True)
@@ -42,17 +98,57 @@ class Table:
     files: list[str]
     lines: list[int]
 
-    def choose(self, *options: Sequence[str]) -> tuple[str, ...]:
-        """The first of the options, each one column or several, that is there."""
-        for names in options:
-            if all(name in self.columns for name in names):
-                return tuple(names)
-        wanted = " or ".join(", ".join(map(repr, names)) for names in options)
-        found = ", ".join(map(repr, self.columns))
+    def choose(
+        self, *options: Sequence[str], named: str | None = None, option: str | None = None
+    ) -> tuple[str, ...]:
+        """The first of the options, each one column or several, that is there.
+
+        Parameters
+        ----------
+        *options : sequence of str
+            Case, spaces, underscores and hyphens do not matter where no name is the very same.
+        named : str, optional
+            What the user says instead, several columns with commas between.
+        option : str, optional
+            What this is called by the user, as "label" in --option label=intent.
+        """
+        wanted = list(options) if named is None else [self._named(named, options, option)]
+        folded: dict[str, list[str]] = {}
+        for name in self.columns:
+            folded.setdefault(_folded(name), []).append(name)
+        for names in wanted:
+            exact = [name if name in self.columns else None for name in names]
+            alike = [folded.get(_folded(name), []) for name in names]
+            found = [a or (b[0] if len(b) == 1 else None) for a, b in zip(exact, alike, strict=True)]
+            if None not in found:
+                return tuple(map(str, found))
         raise InputError(
-            f"{self.caller}: {self.name!r} must have the columns {wanted}, got {found}. "
-            "Rename its columns."
+            f"{self.caller}: {brief(self.name)} must have the columns {_several(wanted)}, got "
+            f"{listed(list(self.columns), 12)}. {self._advice(wanted, option)}"
         )
+
+    def _named(
+        self, named: str, options: Sequence[Sequence[str]], option: str | None
+    ) -> tuple[str, ...]:
+        """The columns that the user names: one, or several with commas between."""
+        found = (named,) if named in self.columns else tuple(named.split(","))
+        widths = sorted({len(names) for names in options})
+        if len(found) not in widths:
+            raise InputError(
+                f"{self.caller}: {option} must name {' or '.join(map(str, widths))} columns, got "
+                f"{brief(named)}."
+            )
+        return found
+
+    def _advice(self, wanted: Sequence[Sequence[str]], option: str | None) -> str:
+        if tables.is_row([str(name) for name in self.columns]):
+            return (
+                "That is a row: the file has no header. Name its columns in their order, as with "
+                f"--header {','.join(wanted[0])},... (header= in Python)."
+            )
+        if option is None:
+            return "Rename its columns."
+        return f"Name it with --option {option}=NAME ({option}= in Python), or rename it."
 
     def labelled(self, column: str) -> tuple[Table, int]:
         """(the rows with a value in the column, how many have none).
@@ -69,7 +165,7 @@ class Table:
 
     def labels(self, column: str | None = None) -> tuple[Table, list[str], int]:
         """(the rows that have a label, their labels, how many have none)."""
-        (name,) = self.choose(*([(column,)] if column else LABELS))
+        (name,) = self.choose(*LABELS, named=column, option="label")
         table, n_unlabelled = self.labelled(name)
         labels = [str(value) for value in table.columns[name]]
         if name == "fine" and "coarse" in self.columns:  # TREC's fine names are not unique
@@ -90,9 +186,10 @@ class Table:
         """Of each row the texts in the named columns, none of them empty."""
         for name in names:
             for row, text in enumerate(self.columns[name]):
-                if text is None or not str(text).strip():
+                if isinstance(text, (list, dict)) or text is None or not str(text).strip():
                     raise InputError(
-                        f"{self.caller}: {self.place(row)} must have text in {name!r}, got none. "
+                        f"{self.caller}: {self.place(row)} must have text in {brief(name)}, got "
+                        f"{brief(text) if isinstance(text, (list, dict)) else 'none'}. "
                         "Fill it in, or delete the line."
                     )
         columns = [[str(text) for text in self.columns[name]] for name in names]
@@ -102,13 +199,13 @@ class Table:
         """The column as numbers."""
         found = []
         for row, value in enumerate(self.columns[name]):
-            try:
-                found.append(float(value))
-            except (TypeError, ValueError):
+            number = _number(value)
+            if number is None:
                 raise InputError(
-                    f"{self.caller}: {self.place(row)} must have a number in {name!r}, got "
-                    f"{value!r}. Correct that line."
-                ) from None
+                    f"{self.caller}: {self.place(row)} must have a number in {brief(name)}, got "
+                    f"{brief(value)}. {tables.no_number(value)}"
+                )
+            found.append(number)
         return found
 
     def subsets(self) -> list[str] | None:
@@ -120,64 +217,118 @@ class Table:
         return None
 
     def place(self, row: int) -> str:
-        return f"{self.files[row]}, line {self.lines[row]}"
+        return f"{self.files[row][-80:]}, line {self.lines[row]}"
 
 
-def read(source: str | os.PathLike[str], caller: str) -> Table:
+def read(
+    source: str | os.PathLike[str], caller: str, header: str | Sequence[str] | None = None
+) -> Table:
     """The table of a file, of a folder, of a folder that `datasets` saved, or of the hub.
 
-    Files and splits whose names begin with train, dev (val, valid, validation) or test are parts.
-    A folder without such files is undivided, and so is a file given by itself.
+    Files and splits whose names have the word train, dev (val, valid, validation, trial) or test
+    are parts. A folder without such files is undivided, and so is a file given by itself, unless a
+    column SemEval_set or split names the part of every row.
+
+    Parameters
+    ----------
+    source : path or str
+    caller : str
+        Name that error messages begin with.
+    header : str or sequence of str, optional
+        Names of the columns, where files have no header: "word1,word2,score".
     """
+    names = _header(header, caller)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _folder(path, caller)
+        return _divided(_folder(path, caller, names))
     if path.is_file():
-        return read_file(path, UNDIVIDED, caller)
+        return _divided(read_file(path, UNDIVIDED, caller, names))
     name = os.fspath(source)
-    if SUFFIX.search(name) or path.is_absolute() or name.startswith((".", "~")):
+    if is_table(name) or path.is_absolute() or name.startswith((".", "~")):
         raise InputError(f"{caller}: data must be a file or a folder, and there is no {name!r}.")
+    if names:
+        raise InputError(f"{caller}: header is for files, got the data set {name!r} of the hub.")
     return joined(hub(name, caller), hub_name(name))
 
 
-def read_file(path: Path, part: str, caller: str) -> Table:
-    columns, lines = read_columns(path, caller)
+def _header(header: str | Sequence[str] | None, caller: str) -> list[str] | None:
+    """The names in a header, which may be written with commas between."""
+    if header is None:
+        return None
+    names = header.split(",") if isinstance(header, str) else list(header)
+    names = [str(name).strip() for name in names]
+    named = [name for name in names if name != "_"]
+    if not all(names) or not named or len(set(named)) < len(named):
+        raise InputError(
+            f"{caller}: header must name each column once, as word1,word2,score (_ for one that is "
+            f"not needed), got {brief(header)}."
+        )
+    return [f"_{i}" if name == "_" else name for i, name in enumerate(names)]
+
+
+def _divided(table: Table) -> Table:
+    """The table with the parts that a column of it names, where files do not."""
+    if set(table.parts) != {UNDIVIDED}:
+        return table
+    for (wanted,) in PART_COLUMNS:
+        name = next((name for name in table.columns if _folded(name) == _folded(wanted)), None)
+        if name is None:
+            continue
+        parts = [part_of(str(value)) for value in table.columns[name]]
+        if UNDIVIDED not in parts and len(set(parts)) > 1:
+            return replace(table, parts=parts)
+    return table
+
+
+def read_file(
+    path: Path, part: str, caller: str, header: Sequence[str] | None = None
+) -> Table:
+    columns, lines = read_columns(path, caller, header)
     return Table(
         caller, stem(path.name), columns, [part] * len(lines), [path.name] * len(lines), lines
     )
 
 
 def part_of(name: str) -> str:
-    """The part that a file or a split is, by the beginning of its name."""
-    found = PART.match(name)
+    """The part that a file or a split is, by a word in its name."""
+    found = PART.search(name.lower())
     if found is None:
         return UNDIVIDED
-    word = found[1].lower()
-    return "dev" if word.startswith("val") else word
+    word = found[1]
+    return "dev" if word.startswith("val") or word == "trial" else word
 
 
 def tabular(folder: Path, caller: str) -> list[Path]:
-    """The files of a folder that hold tables, in the order of their names."""
-    files = sorted(path for path in folder.iterdir() if SUFFIX.search(path.name))
+    """The files of a folder that hold tables, in the order of their names.
+
+    Those that end in .txt count where no others are there, and do not begin with README.
+    """
+    files = sorted(path for path in folder.iterdir() if is_table(path.name))
+    tables_only = [path for path in files if tables.suffix(path.name) != "txt"]
+    files = tables_only or [path for path in files if not ABOUT.match(path.name)]
     for first, second in pairwise(files):
         if stem(first.name) == stem(second.name):
             raise InputError(
-                f"{caller}: {str(folder)!r} must hold each table once, got {first.name!r} and "
-                f"{second.name!r}. Move one away."
+                f"{caller}: {str(folder)!r} must hold each table once, got {brief(first.name)} and "
+                f"{brief(second.name)}. Move one away."
             )
     return files
 
 
-def _folder(path: Path, caller: str) -> Table:
+def _folder(path: Path, caller: str, header: Sequence[str] | None) -> Table:
     name = path.resolve().name
     if any((path / mark).exists() for mark in ("dataset_dict.json", "dataset_info.json")):
         return joined(_saved(path, caller), name)
     files = tabular(path, caller)
     if not files:
-        held = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
-        raise InputError(f"{caller}: {str(path)!r} must hold {KINDS} files, got {held}.")
-    parts = [file for file in files if part_of(file.name) != UNDIVIDED]
-    return joined([read_file(file, part_of(file.name), caller) for file in parts or files], name)
+        held = [file.name for file in sorted(path.iterdir())]
+        there = ", ".join(brief(name)[1:-1] for name in held[:9]) or "nothing"
+        raise InputError(f"{caller}: {str(path)!r} must hold {KINDS} files, got {there}.")
+    parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
+    found = [
+        read_file(file, part_of(stem(file.name)), caller, header) for file in parts or files
+    ]
+    return joined(found, name)
 
 
 def joined(tables: Sequence[Table], name: str) -> Table:
@@ -268,3 +419,22 @@ def _chained(lists: Any) -> list[Any]:
 
 def _is_missing(value: Any) -> bool:
     return value is None or value != value or str(value).strip() in ("", "-")
+
+
+def _number(value: Any) -> float | None:
+    """The number that a cell or a field holds, None where it is none."""
+    if isinstance(value, str):
+        return float(value) if tables.NUMBER.fullmatch(value) else None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_-]", "", str(name)).casefold()
+
+
+def _several(options: Sequence[Sequence[str]], most: int = 4) -> str:
+    words = [", ".join(brief(name) for name in names) for names in options[:most]]
+    return " or ".join(words) + (" or the like" if len(options) > most else "")

@@ -15,8 +15,9 @@ from scipy.sparse import csr_array
 from isotropy import linalg
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
+from isotropy.sources.files import listed
 from isotropy.sources.texts import Text
-from isotropy.tasks import reading
+from isotropy.tasks import collections, reading
 from isotropy.tasks.base import Integers, Task
 from isotropy.tasks.files import stem
 from isotropy.tasks.outcomes import Mean
@@ -26,6 +27,17 @@ CUT = 10
 DEEP = 100
 QUERIES_AT_ONCE = 1024
 DOCUMENTS_AT_ONCE = 4096
+IDS = (("_id",), ("id",), ("docid",), ("doc_id",), ("pid",), ("qid",), ("query_id",))
+QUERY_TEXTS = (("text",), ("query",), ("question",), ("title",))
+DOCUMENT_TEXTS = (("text",), ("contents",), ("document",), ("passage",), ("body",), ("abstract",))
+JUDGED = (
+    ("query-id", "corpus-id"),
+    ("query-id", "doc-id"),
+    ("qid", "docid"),
+    ("qid", "pid"),
+    ("query-id", "document-id"),
+)
+GAINS = (("score",), ("relevance",), ("rel",), ("label",), ("rating",))
 
 
 class Retrieval(Task):
@@ -114,17 +126,19 @@ class Retrieval(Task):
         """The search in a folder of corpus, queries and qrels, or in such a data set of the hub.
 
         Corpus and queries have the columns _id and text, the corpus perhaps a title; qrels, which
-        may be a folder with a file for each part, query-id, corpus-id and score. A title stands
-        before its text unless the text begins with it. Documents without text are left out.
+        may be a folder with a file for each part, query-id, corpus-id and score, or TREC's four
+        columns without a header. A title stands before its text unless the text begins with it.
+        Documents without text are left out. Read as they come are also the folders of CISI, CACM,
+        Cranfield and Medline, whose files are in SMART's format.
         """
         caller = cls.__name__
         corpus, queries, qrels = _tables(source, caller)
         documents = {key: text for key, text in _documents(corpus) if text}
         numbers = {key: number for number, key in enumerate(documents)}
-        texts = queries.texts(*queries.choose(("text",)))
+        texts = queries.texts(*queries.choose(*QUERY_TEXTS))
         asked = dict(zip(_ids(queries), (text for (text,) in texts), strict=True))
-        columns = (qrels.columns[c] for c in qrels.choose(("query-id", "corpus-id")))
-        scores = qrels.numbers(*qrels.choose(("score",)))
+        columns = (qrels.columns[c] for c in qrels.choose(*JUDGED))
+        scores = qrels.numbers(*qrels.choose(*GAINS))
         items: dict[tuple[str, str], int] = {}
         judgements = []
         for part, query, document, score in zip(qrels.parts, *columns, scores, strict=True):
@@ -227,29 +241,87 @@ def _tables(source: str | os.PathLike[str], caller: str) -> tuple[Table, Table, 
         )
         return corpus, queries, qrels
     name = path.resolve().name
+    smart = collections.smart_files(path)
+    if smart:
+        return _smart(*smart, name, caller)
     files = {stem(file.name): file for file in reading.tabular(path, caller)}
-    folder = path / "qrels"
-    wanted = ("corpus", "queries") if folder.is_dir() else ("corpus", "queries", "qrels")
-    missing = [part for part in wanted if part not in files]
+    judged = sorted(file for file in path.iterdir() if collections.is_judgements(file))
+    missing = [part for part in ("corpus", "queries") if part not in files]
+    missing += [] if judged else ["qrels"]
     if missing:
         raise InputError(
             f"{caller}: {str(path)!r} must hold corpus, queries and qrels, and there is no "
             f"{' and no '.join(missing)}."
         )
-    corpus, queries, *rest = (
-        reading.read_file(files[part], reading.UNDIVIDED, caller) for part in wanted
+    if len(judged) > 1:
+        raise InputError(
+            f"{caller}: {str(path)!r} must hold one file or folder of qrels, got "
+            f"{listed([file.name for file in judged], 5)}. Move the others away."
+        )
+    corpus, queries = (
+        reading.read_file(files[part], reading.UNDIVIDED, caller) for part in ("corpus", "queries")
     )
-    qrels = rest[0] if rest else reading.read(folder, caller)
-    return replace(corpus, name=name), queries, qrels
+    return replace(corpus, name=name), queries, _qrels(judged[0], caller)
+
+
+def _qrels(path: Path, caller: str) -> Table:
+    """The judgements in a file, or in a folder with a file for each part."""
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+        parts = [file for file in files if reading.part_of(stem(file.name)) != reading.UNDIVIDED]
+        if not files:
+            raise InputError(f"{caller}: {str(path)!r} must hold qrels, got nothing.")
+        found = [
+            replace(table, parts=[reading.part_of(stem(file.name))] * len(table.lines))
+            for file in parts or files
+            for table in [_qrels(file, caller)]
+        ]
+        return reading.joined(found, path.name)
+    bare = None if path.suffix == ".parquet" else collections.read_judgements(path, caller)
+    if bare is None:
+        return reading.read_file(path, reading.UNDIVIDED, caller)
+    return _judged_table(*bare, path.name, caller)
+
+
+def _judged_table(
+    judgements: collections.Judgements, lines: list[int], name: str, caller: str
+) -> Table:
+    n_rows = len(lines)
+    columns = collections.as_columns(judgements)
+    return Table(caller, name, columns, [reading.UNDIVIDED] * n_rows, [name] * n_rows, lines)
+
+
+def _smart(
+    documents: Path, queries: Path, judged: Path, name: str, caller: str
+) -> tuple[Table, Table, Table]:
+    """The tables of a collection in SMART's format."""
+    found = []
+    for path in (documents, queries):
+        entries = collections.read_smart(path, caller)
+        keys, titles, texts = (list(values) for values in zip(*entries, strict=True))
+        if path == queries:
+            titles, texts = [""] * len(keys), [w or t for t, w in zip(titles, texts, strict=True)]
+        columns = {"_id": keys, "title": titles, "text": texts}
+        count, parts = len(keys), [reading.UNDIVIDED] * len(keys)
+        found.append(Table(caller, name, columns, parts, [path.name] * count, [1] * count))
+    bare = collections.read_judgements(judged, caller)
+    if bare is None:
+        raise InputError(
+            f"{caller}: {str(judged)!r} must hold lines of a query's and a document's number, got "
+            "none."
+        )
+    corpus, asked = found
+    keyed = collections.numbered(bare[0], asked.columns["_id"], corpus.columns["_id"])
+    return corpus, asked, _judged_table(keyed, bare[1], judged.name, caller)
 
 
 def _ids(table: Table) -> list[str]:
-    return [str(key) for key in table.columns[table.choose(("_id",), ("id",))[0]]]
+    return [str(key) for key in table.columns[table.choose(*IDS)[0]]]
 
 
 def _documents(corpus: Table) -> Iterable[tuple[str, str]]:
     """(id, title and text) of every document."""
-    (column,) = corpus.choose(("text",))
+    (column,) = corpus.choose(*DOCUMENT_TEXTS)
     texts = corpus.columns[column]
     titles = corpus.columns.get("title", [None] * len(texts))
     for key, title, text in zip(_ids(corpus), titles, texts, strict=True):

@@ -17,7 +17,6 @@ from isotropy.tasks.base import Integers, Task
 from isotropy.tasks.outcomes import Correlation
 from isotropy.tasks.outcomes.base import numbers
 
-SCORES = (("score",), ("relatedness_score",), ("label",))
 COMBINE = ("all", "mean", "wmean")
 
 
@@ -86,14 +85,30 @@ class STS(Task):
 
     @classmethod
     def read(
-        cls, source: str | os.PathLike[str], *, name: str | None = None, combine: str = "all"
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        combine: str = "all",
+        header: str | Sequence[str] | None = None,
+        text: str | None = None,
+        score: str | None = None,
     ) -> Self:
         """The pairs in a file, a folder or a data set of the hub.
 
         Its columns are score, sentence1, sentence2 and perhaps subset; also understood are those
-        of SICK's original and of GLUE's STS-B.
+        of SICK's original, of GLUE's STS-B and of other common sets.
+
+        Parameters
+        ----------
+        header : str or sequence of str, optional
+            Names of the columns, where the file has no header.
+        text : str, optional
+            The two columns of the sentences, with a comma between.
+        score : str, optional
+            The column of the score.
         """
-        return cls._read(source, name, reading.PAIRS, SCORES, combine=combine)
+        return cls._read(source, name, reading.PAIRS, header, text, score, combine=combine)
 
     @classmethod
     def _read(
@@ -101,12 +116,14 @@ class STS(Task):
         source: str | os.PathLike[str],
         name: str | None,
         pairs: Sequence[Sequence[str]],
-        scores: Sequence[Sequence[str]],
+        header: str | Sequence[str] | None,
+        text: str | None,
+        score: str | None,
         **options: str,
     ) -> Self:
-        table = reading.read(source, cls.__name__)
-        columns = table.choose(*pairs)
-        (score,) = table.choose(*scores)
+        table = reading.read(source, cls.__name__, header)
+        columns = table.choose(*pairs, named=text, option="text")
+        (score,) = table.choose(*reading.SCORES, named=score, option="score")
         table, n_unlabelled = table.labelled(score)
         task = cls(
             table.texts(*columns),

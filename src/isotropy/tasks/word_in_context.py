@@ -72,6 +72,7 @@ class WordInContext(Task):
         *,
         name: str | None = None,
         positive: str | None = None,
+        header: str | Sequence[str] | None = None,
     ) -> Self:
         """The pairs in a file, a folder or a data set of the hub.
 
@@ -79,7 +80,7 @@ class WordInContext(Task):
         word of the first sentence and the first of the second, counted between spaces; or the
         characters start1, end1, start2 and end2.
         """
-        table = reading.read(source, cls.__name__)
+        table = reading.read(source, cls.__name__, header)
         columns = table.choose(("sentence1", "sentence2"))
         places = table.choose(*PLACES)
         table, labels, n_unlabelled = table.labels("label")

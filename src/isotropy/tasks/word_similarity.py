@@ -16,8 +16,7 @@ from isotropy.tasks.base import Integers, components
 from isotropy.tasks.outcomes import Correlation
 from isotropy.tasks.sts import STS
 
-WORDS = (("word1", "word2"),)
-SCORE = (("score",),)
+WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"))
 
 
 class WordSimilarity(STS):
@@ -82,12 +81,17 @@ class WordSimilarity(STS):
         name: str | None = None,
         combine: str = "mean",
         similarity: str = "cosine",
+        header: str | Sequence[str] | None = None,
+        text: str | None = None,
+        score: str | None = None,
     ) -> Self:
         """The pairs in a file of columns word1, word2 and score, or in a folder of such files.
 
-        Each file of a folder is a set.
+        Each file of a folder is a set. Also understood are the columns of SimLex-999 and
+        WordSim-353; sets without a header, such as MEN and RW, need one: "word1,word2,score".
         """
-        return cls._read(source, name, WORDS, SCORE, combine=combine, similarity=similarity)
+        options = {"combine": combine, "similarity": similarity}
+        return cls._read(source, name, WORDS, header, text, score, **options)
 
     def known(self, vocabulary: Container[str]) -> Self:
         """The task with only the pairs whose two words are in the vocabulary.

@@ -1,0 +1,156 @@
+"""Test collections as their authors distribute them: SMART files, and judgements without a header.
+
+SMART is how CISI, CACM, Cranfield and Medline come: documents and queries in files of `.I 1`,
+`.T` (title), `.A`, `.B`, `.W` (text) and further fields, judgements in lines of numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from isotropy.errors import brief
+from isotropy.sources import tables
+from isotropy.sources.files import FormatError, explained
+from isotropy.tasks.files import Columns, stem
+
+FIELD = re.compile(r"\.([A-Z])\s*$")
+BEGIN = re.compile(r"\.I\s+(\S+)\s*$")
+QUERIES = re.compile(r"qry|quer|topic", re.IGNORECASE)
+JUDGEMENTS = re.compile(r"rel|qrel|rlv", re.IGNORECASE)
+WORST = 5  # of Cranfield's codes from 1, a complete answer, to 5, of no interest
+Judgements = list[tuple[str, str, float]]
+
+
+def is_smart(path: Path) -> bool:
+    """Whether a file begins as SMART's do."""
+    with open(path, "rb") as file:
+        return file.read(3) == b".I "
+
+
+def smart_files(folder: Path) -> tuple[Path, Path, Path] | None:
+    """Documents, queries and judgements of a collection in SMART's format, where there is one."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    marked = [path for path in files if is_smart(path)]
+    queries = [path for path in marked if QUERIES.search(path.name)]
+    documents = [path for path in marked if path not in queries]
+    rest = [path for path in files if path not in marked and JUDGEMENTS.search(path.name)]
+    judged = [path for path in rest if "readme" not in path.name.lower()]
+    if len(documents) == len(queries) == len(judged) == 1:
+        return documents[0], queries[0], judged[0]
+    return None
+
+
+def read_smart(path: Path, caller: str) -> list[tuple[str, str, str]]:
+    """(id, title, text) of each entry."""
+    found: list[tuple[str, dict[str, list[str]]]] = []
+    lines: list[str] | None = None
+    with explained(caller, str(path), "SMART"), tables.open_plain(path) as file:
+        for record in tables.records(file, tables.LINES):
+            begin, field = BEGIN.match(record.held), FIELD.match(record.held)
+            if begin:
+                found.append((begin[1], {}))
+                lines = None
+            elif not found:
+                raise FormatError(f"must begin with .I, got {brief(record.held)}.")
+            elif field:
+                lines = found[-1][1].setdefault(field[1], [])
+            elif lines is not None:
+                lines.append(record.held.strip())
+            elif record.held.strip():
+                raise FormatError(
+                    f"must have a field such as .W after .I, got {brief(record.held)} in line "
+                    f"{record.line}. Correct that line."
+                )
+    if not found:
+        raise FormatError("must have entries, got none.")
+    joined = [(key, _text(fields, "T"), _text(fields, "W")) for key, fields in found]
+    return joined
+
+
+def _text(fields: dict[str, list[str]], name: str) -> str:
+    return " ".join(" ".join(fields.get(name, ())).split())
+
+
+def read_judgements(path: Path, caller: str) -> tuple[Judgements, list[int]] | None:
+    """The judgements of a file without a header, and their lines; None where it is no such file.
+
+    Understood are lines of query, 0 or Q0, document, relevance, as of TREC; of query, document, 0,
+    0, as of CISI and CACM; of query, document, code, as of Cranfield, whose code 1 is the best and
+    5 the worst; and of query and document.
+    """
+    with explained(caller, str(path), "text"), tables.open_plain(path) as file:
+        rows, lines = list[list[str]](), list[int]()
+        for record in tables.records(file, tables.Form(tables.SPACE)):
+            if record.is_blank:
+                continue
+            if not rows and not _is_judgement(record.held):
+                return None
+            if len(record.held) != len(rows[0] if rows else record.held):
+                raise FormatError(
+                    f"must have {len(rows[0])} cells in every line, got {len(record.held)} in line "
+                    f"{record.line}. Correct that line."
+                )
+            if not all(map(tables.NUMBER.fullmatch, record.held[3:])):
+                raise FormatError(
+                    f"must have numbers for relevance, got {brief(record.held[3])} in line "
+                    f"{record.line}. Correct that line."
+                )
+            rows.append(record.held)
+            lines.append(record.line)
+    return (_ordered(rows, "cran" in path.name.lower()), lines) if rows else None
+
+
+def _is_judgement(cells: list[str]) -> bool:
+    if len(cells) == 4:
+        return cells[1].upper() in ("0", "Q0") or tables.number(cells[3]) is not None
+    return len(cells) in (2, 3) and all(map(tables.WHOLE.fullmatch, cells))
+
+
+def _ordered(rows: list[list[str]], coded: bool) -> Judgements:
+    """(query, document, relevance) of rows in any of these layouts."""
+    n_cells = len(rows[0])
+    if n_cells == 2:
+        return [(query, document, 1.0) for query, document in rows]
+    if n_cells == 3:
+        found = [(query, document, float(code)) for query, document, code in rows]
+        if not coded:
+            return found
+        return [(query, document, WORST - abs(code)) for query, document, code in found]
+    if all(float(row[3]) == 0 and tables.number(row[2]) == 0 for row in rows):
+        return [(query, document, 1.0) for query, document, _, _ in rows]
+    return [(query, document, float(gain)) for query, _, document, gain in rows]
+
+
+def numbered(judgements: Judgements, queries: list[str], documents: list[str]) -> Judgements:
+    """The judgements with the ids of queries and documents.
+
+    Numbers may have leading zeros. Where some are of no query by its id, queries are counted in
+    their order, as Cranfield's are, whose ids have gaps.
+    """
+    plain = {_plain(key): key for key in queries}
+    if any(_plain(query) not in plain for query, _, _ in judgements):
+        plain = {str(i): key for i, key in enumerate(queries, 1)}
+    known = {_plain(key): key for key in documents}
+    return [
+        (plain.get(_plain(query), query), known.get(_plain(document), document), gain)
+        for query, document, gain in judgements
+    ]
+
+
+def _plain(key: str) -> str:
+    return key.lstrip("0") or key if key.isdigit() else key
+
+
+def as_columns(judgements: Judgements) -> Columns:
+    """Judgements as the columns that BEIR's have."""
+    queries, documents, gains = (list(values) for values in zip(*judgements, strict=True))
+    return {"query-id": queries, "corpus-id": documents, "score": gains}
+
+
+def is_judgements(path: Path) -> bool:
+    """Whether the name says that a file holds judgements."""
+    name = path.name.lower()
+    return name.startswith("qrel") or name.endswith((".qrel", ".qrels", ".trec")) or (
+        stem(name).endswith("qrels")
+    )
