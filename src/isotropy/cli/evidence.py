@@ -110,8 +110,19 @@ TaskOption = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the task, as combine=mean, similarity=dot, label=fine, positive=yes, "
-        "head=mlp or metric=matthews; several times for more.",
+        help="An option of the task, as label=intent, text=utterance or score=rating (names of "
+        "columns), combine=mean, similarity=dot, positive=yes, head=mlp or metric=matthews; "
+        "several times for more.",
+    ),
+]
+HeaderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--header",
+        metavar="NAME,NAME,...",
+        help="Names of the columns of --data, where it has no header: word1,word2,score or "
+        "label,text; _ for one that is not needed.",
+        show_default=False,
     ),
 ]
 TextColumnOption = Annotated[
@@ -137,6 +148,7 @@ def compare(
     fit_on: FitOption = None,
     transductive: TransductiveOption = False,
     option: TaskOption = None,
+    header: HeaderOption = None,
     part: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +171,7 @@ def compare(
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
     guard({}, inputs, kept={"--cache": cache}, caller="compare")
     offline_unless_reached(model, data)
-    wanted = opened_task(task, data, "compare", option)
+    wanted = opened_task(task, data, "compare", option, header)
     texts = joined_texts(fit_on)
     vectors, wanted = vectors_for(
         model, wanted, layer, pool, special_tokens, device, cache, column, text_column, "compare"
@@ -204,6 +216,7 @@ def advise(
     fit_on: FitOption = None,
     transductive: TransductiveOption = False,
     option: TaskOption = None,
+    header: HeaderOption = None,
     save: Annotated[
         Path | None,
         typer.Option(help="File for the chosen repair, which `apply` and `embed --repair` take."),
@@ -232,6 +245,7 @@ def advise(
             "repairs": repairs,
             "transductive": transductive,
             "option": option,
+            "header": header,
         }
         for name, given in goes_with_task.items():
             if given:
@@ -248,7 +262,7 @@ def advise(
         )
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    wanted = opened_task(task, data, "advise", option)
+    wanted = opened_task(task, data, "advise", option, header)
     named = named_texts(fit_on)
     vectors, wanted = vectors_for(
         model, wanted, layer, pool, special_tokens, device, cache, column, text_column
@@ -303,13 +317,25 @@ def bar() -> Iterator[Progress]:
 
 
 def opened_task(
-    kind: str, data: str, caller: str = "advise", options: list[str] | None = None
+    kind: str,
+    data: str,
+    caller: str = "advise",
+    options: list[str] | None = None,
+    header: str | None = None,
 ) -> Task:
     """The task that the options name."""
     if kind != PSEUDO:
-        return open_task(str(kind), data, **task_options(kind, options or [], caller))
-    if options:
-        raise InputError(f"{caller}: --option does not go with --task {PSEUDO}. Leave it out.")
+        found = task_options(kind, options or [], caller)
+        if header is not None and "header" not in inspect.signature(Task.by_kind[kind].read).parameters:
+            raise InputError(
+                f"{caller}: --header does not go with --task {kind}, whose files have names of "
+                "their own. Leave it out."
+            )
+        found |= {} if header is None else {"header": header}
+        return open_task(str(kind), data, **found)
+    for name, given in (("option", options), ("header", header)):
+        if given:
+            raise InputError(f"{caller}: --{name} does not go with --task {PSEUDO}. Leave it out.")
     return adjacent([str(text) for text in each(open_texts(data, None, caller))])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.errors import InputError, IsotropyError
+from isotropy.errors import InputError, IsotropyError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import Batch, Chunk, default_rows, keep
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Column = str | Sequence[str] | None
 Rows = NDArray[Any]
+LISTED = 200  # characters of names in a message
 
 
 class FormatError(ValueError):
@@ -194,8 +195,13 @@ def wide(dtype: str) -> bool:
 
 def listed(names: Sequence[object], most: int = 20) -> str:
     """'a', 'b' and 3 others."""
-    words = ", ".join(repr(name) for name in names[:most])
-    return words + (f" and {len(names) - most} others" if len(names) > most else "")
+    words: list[str] = []
+    for name in names[:most]:
+        words.append(brief(name))
+        if sum(map(len, words)) > LISTED:
+            break
+    rest = len(names) - len(words)
+    return ", ".join(words) + (f" and {rest} others" if rest else "")
 
 
 @contextmanager

@@ -368,8 +368,8 @@ def _fits(delimiter: str, lines: Sequence[str], n_named: int) -> bool:
     counts = np.array([len(cells) for cells in _roughly(lines, delimiter)])
     if not len(counts):
         return False
-    if n_named:
-        agreeing = counts >= n_named
+    if n_named:  # text has commas too, so that these must be as many as there are columns
+        agreeing = counts >= n_named if delimiter in ("\t", SPACE) else counts == n_named
     elif delimiter == "\t":  # which text hardly ever has: further cells are no wonder
         agreeing = counts >= max(2, counts[0])
     else:
