@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -63,7 +60,7 @@ def test_a_placeholder_is_a_missing_value_of_a_feature(word, row, refused, done,
         ("a,b\r1.5,2.5\r3.5,4.5\r", "new-line character"),
         ("a,a\n1.5,2.5\n", "has two columns of one name, 'a'"),
         ("text,a\nx,1.5\n" + "y" * 20_000 + ",z\nw,2.5\n", "has 'z' in column 'a'"),
-        ("a,b\n1.5," + "9" * 300 + "x\n1,2\n1,2\n", "where there must be a number"),
+        ("a,b\n1.5," + "9" * 300 + "x\n1,2.5\n1,2\n", "where there must be a number"),
         ('e\n"[1, 2]"\n"[1, ' + "z" * 9999 + ']"\n', "in row 1. Write lists"),
         ("a,b\n1.5,caf\xe9\n1.5,x\n".encode("latin-1"), "must be UTF-8, got byte 0xe9 in line 2"),
         ("a,b\n1.5,2.5\n".encode("utf-16"), "must be UTF-8, got UTF-16"),
@@ -166,60 +163,30 @@ def test_a_million_columns_are_refused(refused, folder):
     refused("measure", "x.csv", says="has more than 262,144 cells in line 1")
 
 
-def limited(code, gigabytes=2):
-    """Runs the code in a process of bounded memory; gives what it prints."""
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=limit, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-BOMBED = """
-import sys
-from isotropy.errors import InputError
-from isotropy.sources import tables
-n_bytes = 0
-class Counted(tables._Unpacked):
-    def readinto(self, buffer):
-        global n_bytes
-        found = super().readinto(buffer)
-        n_bytes += found
-        return found
-tables._Unpacked = Counted
-try:
-    {call}
-except InputError as error:
-    print(n_bytes, error)
-"""
-TASK = "from isotropy.tasks import open_task; open_task('classification', {!r})"
-TEXTS = "from isotropy.sources.texts import open_texts; open_texts({!r})"
-
-
-@pytest.mark.parametrize("call", [TASK, TEXTS], ids=["task", "texts"])
+@pytest.mark.parametrize("name", ["x.txt.gz", "x.csv.gz", "x.tsv.gz", "x.jsonl.gz"])
+@pytest.mark.parametrize("kind", ["task", "texts"])
 @pytest.mark.parametrize("unit", [b"\n", b"text\tlabel\n", b"a" * 64])
-@pytest.mark.parametrize("name", ["x.txt.gz", "x.csv.gz", "x.jsonl.gz"])
-def test_a_gzip_bomb_is_refused_after_few_bytes(name, unit, call, folder):
-    block = gzip.compress(unit * ((1 << 24) // len(unit)), 9)
-    (folder / name).write_bytes(block * 64)  # members of 16 MB each
-    found = limited(BOMBED.format(call=call.format(name)))
-    if name == "x.jsonl.gz" and unit != b"\n":
-        assert "line 1" in found
-        return
-    n_bytes, _, message = found.partition(" ")
-    assert int(n_bytes) < (1 << 28)
-    assert "unpacks to more than 100 times its size" in message or "64 MB in line" in message
+def test_a_gzip_bomb_is_refused_after_few_bytes(name, unit, kind, raises, folder, monkeypatch):
+    block = gzip.compress(unit * ((1 << 20) // len(unit)), 9)
+    (folder / name).write_bytes(block * 512)  # members of 1 MB each
+    n_bytes = []
+    read_into = tables._Unpacked.readinto
+
+    def counted(self, buffer):
+        n_bytes.append(len(buffer))
+        return read_into(self, buffer)
+
+    monkeypatch.setattr(tables._Unpacked, "readinto", counted)
+    call = (open_task, "classification") if kind == "task" else (open_texts,)
+    raises(*call, name, says="unpacks to more than 100 times its size")
+    assert sum(n_bytes) < 100 << 20
 
 
 def test_text_that_packs_well_is_read(folder):
-    lines = b"text\tlabel\n" + b"the same\t1\nthe other\t2\n" * 100_000
+    lines = b"text\tlabel\n" + b"the same\t1\nthe other\t2\n" * 20_000
     (folder / "x.tsv.gz").write_bytes(gzip.compress(lines, 9))
     assert len(lines) > 100 * (folder / "x.tsv.gz").stat().st_size
-    assert open_task("clustering", "x.tsv.gz").n_items == 200_000
+    assert open_task("clustering", "x.tsv.gz").n_items == 40_000
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt"])

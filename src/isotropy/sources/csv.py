@@ -138,6 +138,7 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
         column=layout.name,
         chunk_rows=chunk_rows,
         marks=marks,
+        names=() if layout.is_list else layout.names,
         header=header,
         form=form,
         layout=replace(layout, dtype="float64"),

@@ -35,7 +35,8 @@ class FormatError(ValueError):
 class File(ABC):
     """One file of rows, as plain values: a subclass for each format knows how to decode it.
 
-    A format defines `read`, and `pieces` where it cannot start at any row.
+    A format defines `read`, and `pieces` where it cannot start at any row. `names` are those of the
+    features where each has its own column.
     """
 
     kind: ClassVar[str]
@@ -45,6 +46,7 @@ class File(ABC):
     dtype: str
     column: str | None = None
     chunk_rows: int | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def rows_at_once(self) -> int:
@@ -154,7 +156,7 @@ class FileSource:
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
                 where = f" of {file.path!r}" if len(self.files) > 1 else ""
                 batch = Batch(row, linalg.native(rows), weights, carried)
-                yield self._finite(batch, row - start if where else row, where)
+                yield self._finite(batch, row - start if where else row, where, file.names)
                 row += len(rows)
             if row != chunk.first_row + chunk.n_rows:
                 raise FormatError("ended too early: it has changed. Open it again.")
@@ -173,7 +175,7 @@ class FileSource:
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
         }
 
-    def _finite(self, batch: Batch, row: int, where: str) -> Batch:
+    def _finite(self, batch: Batch, row: int, where: str, names: Sequence[str] = ()) -> Batch:
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(batch.rows.sum()):  # one fast pass; only its failure needs a closer look
                 return batch
@@ -182,6 +184,8 @@ class FileSource:
             return keep(batch, good)
         first = int(np.argmin(good))
         kind = "NaN" if np.isnan(batch.rows[first]).any() else "infinity"
+        bad = int(np.argmin(np.isfinite(batch.rows[first])))
+        where = f" and column {brief(names[bad])}{where}" if names else where
         raise InputError(
             f"{self.caller}: X must be finite, got {kind} in row {row + first}{where} (rows count "
             "from 0). Drop it, or leave such rows out with skip_bad_rows."

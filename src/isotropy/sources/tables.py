@@ -146,6 +146,14 @@ def open_plain(path: Path) -> BinaryIO:
     return io.BufferedReader(_Unpacked(path), 1 << 17)
 
 
+def expect_bounded(path: Path) -> None:
+    """Raise where a .gz file unpacks to too much, before anything is made of its lines."""
+    if path.suffix.lower() == ".gz":
+        with open_plain(path) as file:
+            while file.read(1 << 20):
+                pass
+
+
 def too_long(line: int | None = None) -> FormatError:
     where = "" if line is None else f" in line {line}"
     return FormatError(

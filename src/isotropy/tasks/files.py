@@ -47,6 +47,7 @@ def read_columns(
     if PARQUET.search(path.name):
         return _parquet(path, caller, header)
     with explained(caller, str(path), "text"):
+        tables.expect_bounded(path)
         with tables.open_plain(path) as file:
             lines = _expect_text(tables.head(file), path)
         kind = tables.suffix(path.name) or "txt"
