@@ -187,9 +187,11 @@ def test_json_lines_of_vectors(rows, end, places, chunk_rows):
     assert len(values) == len(expected), data
     for row, item in zip(values, expected, strict=True):
         wanted = item
-        for part in file.layout.names[0].split(".") if file.layout.names[0] not in item else [
-            file.layout.names[0]
-        ]:
+        for part in (
+            file.layout.names[0].split(".")
+            if file.layout.names[0] not in item
+            else [file.layout.names[0]]
+        ):
             wanted = wanted[part]
         assert row.tolist() == wanted, data
 

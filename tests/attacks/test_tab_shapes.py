@@ -219,7 +219,9 @@ def smart(texts, title=False, ids=None):
     found = []
     for i, text in enumerate(texts):
         number = ids[i] if ids else i + 1
-        found.append(f".I {number}\n" + (f".T\nTitle {i}\n.A\nSomebody\n.B\n1961\n" if title else ""))
+        found.append(
+            f".I {number}\n" + (f".T\nTitle {i}\n.A\nSomebody\n.B\n1961\n" if title else "")
+        )
         first, _, rest = text.partition(" is ")
         found.append(f".W\n{first}\nis {rest}\n" + (".X\n1\t5\t1\n" if title else ""))
     return "".join(found)
@@ -312,7 +314,12 @@ def test_sick_in_one_file_has_its_parts(folder):
         ("word-similarity", "men.txt", rows(" ", "", PAIRS), "--header word1,word2,..."),
         ("word-similarity", "rw.txt", rows("\t", "", PAIRS), "the file has no header"),
         ("sts", "x.csv", rows(",", "", [("a b", "c", 0.5)] * 3), "the file has no header"),
-        ("classification", "x.label", "A:b how do you\nC:d why, then, is it so\n", "--header label"),
+        (
+            "classification",
+            "x.label",
+            "A:b how do you\nC:d why, then, is it so\n",
+            "--header label",
+        ),
         ("classification", "x.tsv", "kind\ttext\nx\ty\nz\tw\n", "--option label=NAME"),
         ("clustering", "x.tsv", "label\tbody\nx\ty\nz\tw\n", "--option text=NAME"),
         ("sts", "x.tsv", "a\tsentence1\tsentence2\n1\tx\ty\n", "--option score=NAME"),

@@ -67,8 +67,10 @@ def test_a_placeholder_is_a_missing_value_of_a_feature(word, row, refused, done,
     ],
 )
 def test_what_is_no_number_is_named_with_its_place(content, says, refused, folder):
-    name = "x.tsv" if b"\t" in (content if isinstance(content, bytes) else content.encode()) else (
-        "x.csv"
+    name = (
+        "x.tsv"
+        if b"\t" in (content if isinstance(content, bytes) else content.encode())
+        else ("x.csv")
     )
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     refused("measure", name, says=says)

@@ -277,7 +277,11 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path):
         ("x.jsonl", '{"score": 1}\n{"score"\n', "is not valid JSON in line 2"),
         ("x.jsonl", "[1, 2]\n", "must hold a JSON object a line, got .* in line 1"),
         ("x.jsonl", '{"score": 1, "sentence1": "a", "sentence2": null}\n', "text in 'sentence2'"),
-        ("x.csv", 'score,sentence1,sentence2\n1,"a,b\n', "every quote closed, got one .* from line 2 on"),
+        (
+            "x.csv",
+            'score,sentence1,sentence2\n1,"a,b\n',
+            "every quote closed, got one .* from line 2 on",
+        ),
         ("x.parquet", "no Parquet", "is damaged or not a Parquet file"),
         ("x.txt", "a line", "must have rows, got none"),
         ("x.pdf", b"%PDF\0\1\n", r"must be a \.tsv, .* file, got other bytes than text"),

@@ -326,7 +326,10 @@ def opened_task(
     """The task that the options name."""
     if kind != PSEUDO:
         found = task_options(kind, options or [], caller)
-        if header is not None and "header" not in inspect.signature(Task.by_kind[kind].read).parameters:
+        if (
+            header is not None
+            and "header" not in inspect.signature(Task.by_kind[kind].read).parameters
+        ):
             raise InputError(
                 f"{caller}: --header does not go with --task {kind}, whose files have names of "
                 "their own. Leave it out."

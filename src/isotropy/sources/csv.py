@@ -57,9 +57,7 @@ class CsvFile(LinesFile):
         quote = '"' if self.form.quoted else False
         return parse(data, self.form.delimiter, list(self.header), types, wanted, quote, NULLS)
 
-    def _one_by_one(
-        self, data: bytes, first_row: int, line: int
-    ) -> tuple[Rows, pa.Table | None]:
+    def _one_by_one(self, data: bytes, first_row: int, line: int) -> tuple[Rows, pa.Table | None]:
         """The same from the reader of all text tables, which says what is wrong where."""
         own = set(self.layout.names)
         places = [i for i, name in enumerate(self.header) if name in own]
@@ -178,7 +176,11 @@ def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
     if first is None or not first.held:
         raise FormatError("begins with an empty line. Begin with a header or a row.")
     if tables.is_row(first.held):
-        return form, tuple(f"f{i}" for i in range(len(first.held))), 3 if data.getvalue().startswith(codecs.BOM_UTF8) else 0
+        return (
+            form,
+            tuple(f"f{i}" for i in range(len(first.held))),
+            3 if data.getvalue().startswith(codecs.BOM_UTF8) else 0,
+        )
     return form, tuple(tables.unique(first.held)), first.n_bytes
 
 

@@ -138,7 +138,7 @@ def _inside_quotes(
     would open one stand there, or right after another quote.
     """
     is_quote = data == ord('"')
-    odd = (np.cumsum(is_quote, dtype=np.uint8) + np.uint8(inside)) % 2 == 1
+    odd: NDArray[np.bool_] = (np.cumsum(is_quote, dtype=np.uint8) + np.uint8(inside)) % 2 == 1
     opening = np.flatnonzero(is_quote & odd)
     before = np.where(opening, data[opening - 1], last)
     if not np.isin(before, [ord(form.delimiter), ord("\n"), ord('"')]).all():

@@ -99,7 +99,9 @@ class Record(NamedTuple):
 def suffix(name: str) -> str:
     """The suffix that says how a file is written, such as "csv"; "" where none does."""
     found = SUFFIX.search(name)
-    return {"tab": "tsv", "ndjson": "jsonl"}.get(found[1].lower(), found[1].lower()) if found else ""
+    return (
+        {"tab": "tsv", "ndjson": "jsonl"}.get(found[1].lower(), found[1].lower()) if found else ""
+    )
 
 
 def stem(name: str) -> str:

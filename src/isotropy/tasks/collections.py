@@ -151,6 +151,8 @@ def as_columns(judgements: Judgements) -> Columns:
 def is_judgements(path: Path) -> bool:
     """Whether the name says that a file holds judgements."""
     name = path.name.lower()
-    return name.startswith("qrel") or name.endswith((".qrel", ".qrels", ".trec")) or (
-        stem(name).endswith("qrels")
+    return (
+        name.startswith("qrel")
+        or name.endswith((".qrel", ".qrels", ".trec"))
+        or (stem(name).endswith("qrels"))
     )

@@ -58,7 +58,9 @@ def read_columns(
             raise FormatError("must have rows, got none.")
         with tables.open_plain(path) as file:
             records = (record for record in tables.records(file, form) if not record.is_blank)
-            columns, numbers = _objects(records, header) if form.is_json else _cells(records, header)
+            columns, numbers = (
+                _objects(records, header) if form.is_json else _cells(records, header)
+            )
         if not numbers:
             raise FormatError("must have rows, got none.")
     return columns, numbers
@@ -107,9 +109,7 @@ def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[
     return {name: [row.get(name) for row in rows] for name in names}, lines
 
 
-def _parquet(
-    path: Path, caller: str, header: Sequence[str] | None
-) -> tuple[Columns, list[int]]:
+def _parquet(path: Path, caller: str, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
     with explained(caller, str(path), "Parquet"):
         if header:
             raise FormatError("has names of its own, so a header does not go with it.")

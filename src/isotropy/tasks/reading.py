@@ -119,7 +119,9 @@ class Table:
         for names in wanted:
             exact = [name if name in self.columns else None for name in names]
             alike = [folded.get(_folded(name), []) for name in names]
-            found = [a or (b[0] if len(b) == 1 else None) for a, b in zip(exact, alike, strict=True)]
+            found = [
+                a or (b[0] if len(b) == 1 else None) for a, b in zip(exact, alike, strict=True)
+            ]
             if None not in found:
                 return tuple(map(str, found))
         raise InputError(
@@ -280,9 +282,7 @@ def _divided(table: Table) -> Table:
     return table
 
 
-def read_file(
-    path: Path, part: str, caller: str, header: Sequence[str] | None = None
-) -> Table:
+def read_file(path: Path, part: str, caller: str, header: Sequence[str] | None = None) -> Table:
     columns, lines = read_columns(path, caller, header)
     return Table(
         caller, stem(path.name), columns, [part] * len(lines), [path.name] * len(lines), lines
@@ -325,9 +325,7 @@ def _folder(path: Path, caller: str, header: Sequence[str] | None) -> Table:
         there = ", ".join(brief(name)[1:-1] for name in held[:9]) or "nothing"
         raise InputError(f"{caller}: {str(path)!r} must hold {KINDS} files, got {there}.")
     parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
-    found = [
-        read_file(file, part_of(stem(file.name)), caller, header) for file in parts or files
-    ]
+    found = [read_file(file, part_of(stem(file.name)), caller, header) for file in parts or files]
     return joined(found, name)
 
 
