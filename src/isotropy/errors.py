@@ -3,8 +3,7 @@
 import errno
 import reprlib
 
-LONGEST = 80  # characters of a value that a message shows
-
+SHOWN = 80  # characters of a value that a message shows
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 
@@ -73,18 +72,18 @@ def brief(value: object) -> str:
         return f"{type(value).__name__} of shape {_BRIEF.repr(tuple(shape))}"
     text = " ".join(_BRIEF.repr(value).split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= LONGEST + 2 else text[: LONGEST - 3] + "..."
+    return text if len(text) <= SHOWN + 2 else text[: SHOWN - 3] + "..."
 
 
 class _Brief(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
-        if value.bit_length() <= 4 * LONGEST:
+        if value.bit_length() <= 4 * SHOWN:
             return repr(value)
         return f"about {'-' if value < 0 else ''}10**{round(value.bit_length() * 0.30103)}"
 
 
 _BRIEF = _Brief()
-_BRIEF.maxstring = _BRIEF.maxother = LONGEST
+_BRIEF.maxstring = _BRIEF.maxother = SHOWN
 _BRIEF.maxlevel = 2
 
 

@@ -317,7 +317,7 @@ def test_sick_in_one_file_has_its_parts(folder):
         (
             "classification",
             "x.label",
-            "A:b how do you\nC:d why, then, is it so\n",
+            "A:b how do you\nC:d why, then\n",
             "--header label",
         ),
         ("classification", "x.tsv", "kind\ttext\nx\ty\nz\tw\n", "--option label=NAME"),

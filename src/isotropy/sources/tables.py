@@ -116,7 +116,7 @@ class _Unpacked(io.RawIOBase):
     """What a .gz file holds, as long as that is not out of all proportion to its size."""
 
     def __init__(self, path: Path) -> None:
-        self._packed = open(path, "rb")
+        self._packed = open(path, "rb")  # noqa: SIM115
         self._file = gzip.GzipFile(fileobj=self._packed)
         self._n_bytes = 0
 
@@ -131,7 +131,7 @@ class _Unpacked(io.RawIOBase):
         if self._n_bytes > min(allowed, MOST_UNPACKED):
             raise FormatError(
                 f"unpacks to more than {UNPACKED_TIMES} times its size, or to more than "
-                f"{MOST_UNPACKED >> 30} GB, which tables do not. Unpack it yourself if you trust it."
+                f"{MOST_UNPACKED >> 30} GB. If you trust it, unpack it yourself."
             )
         return len(data)
 

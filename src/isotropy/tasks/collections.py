@@ -62,10 +62,9 @@ def read_smart(path: Path, caller: str) -> list[tuple[str, str, str]]:
                     f"must have a field such as .W after .I, got {brief(record.held)} in line "
                     f"{record.line}. Correct that line."
                 )
-    if not found:
-        raise FormatError("must have entries, got none.")
-    joined = [(key, _text(fields, "T"), _text(fields, "W")) for key, fields in found]
-    return joined
+        if not found:
+            raise FormatError("must have entries, got none.")
+    return [(key, _text(fields, "T"), _text(fields, "W")) for key, fields in found]
 
 
 def _text(fields: dict[str, list[str]], name: str) -> str:
