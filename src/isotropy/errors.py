@@ -3,9 +3,9 @@
 import errno
 import reprlib
 
-SHOWN = 80  # characters of a value that a message shows
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
+BRIEF = 80  # characters of a value in a message
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:
@@ -67,23 +67,21 @@ def brief(value: object) -> str:
     >>> brief("two\\nlines"), brief(10**5000), brief("a" * 1000)[:5]
     ("'two\\\\nlines'", 'about 10**5000', "'aaaa")
     """
-    shape = getattr(value, "shape", None)
+    shape = None if getattr(value, "is_nested", False) else getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"{type(value).__name__} of shape {_BRIEF.repr(tuple(shape))}"
-    text = " ".join(_BRIEF.repr(value).split())
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= SHOWN + 2 else text[: SHOWN - 3] + "..."
+    return one_line(" ".join(_BRIEF.repr(value).split()), BRIEF + 2)
 
 
 class _Brief(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
-        if value.bit_length() <= 4 * SHOWN:
+        if value.bit_length() <= 4 * BRIEF:
             return repr(value)
         return f"about {'-' if value < 0 else ''}10**{round(value.bit_length() * 0.30103)}"
 
 
 _BRIEF = _Brief()
-_BRIEF.maxstring = _BRIEF.maxother = SHOWN
+_BRIEF.maxstring = _BRIEF.maxother = BRIEF
 _BRIEF.maxlevel = 2
 
 

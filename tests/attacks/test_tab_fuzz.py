@@ -207,7 +207,9 @@ def as_file(rows, kind, end, mark):
         lines = [json.dumps({"label": a, "text": b}, ensure_ascii=False) for a, b in rows]
         return ("\n".join(lines)).encode(), rows
     if plain == "csv":
-        data = comma_separated([("label", "text"), *rows], ",", end, csv.QUOTE_MINIMAL)
+        returns = any("\r" in text for _, text in rows)  # which the writer leaves bare
+        quoting = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+        data = comma_separated([("label", "text"), *rows], ",", end, quoting)
     else:
         rows = [(a, " ".join(b.replace("\t", " ").split("\n")).replace("\r", " ")) for a, b in rows]
         data = end.join("\t".join(row) for row in [("label", "text"), *rows]).encode()

@@ -174,8 +174,12 @@ def raw_lines(file: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
 
 def decoded(raw: bytes, line: int) -> str:
     """The text of a line, without a byte order mark and the end of the line."""
+    return _decoded(raw, line).removesuffix("\n").removesuffix("\r")
+
+
+def _decoded(raw: bytes, line: int) -> str:
     try:
-        text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+        return raw.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
         line += raw.count(b"\n", 0, error.start)
         wide = line == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -184,7 +188,6 @@ def decoded(raw: bytes, line: int) -> str:
             f"must be UTF-8, got {what}. Convert it, as with iconv -f "
             f"{'utf-16' if wide else 'latin1'} -t utf-8."
         ) from None
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 # Records
@@ -232,8 +235,7 @@ def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
             sizes.append(len(raw))
             if len(sizes) > 1 and sum(sizes) > MOST_RECORD:
                 raise too_long(first)
-            end = "\n" if raw.endswith(b"\n") else ""
-            yield decoded(raw, number) + end
+            yield _decoded(raw, number)
 
     reader = csv.reader(texts(), delimiter=form.delimiter, strict=True)
     while True:
