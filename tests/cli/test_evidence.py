@@ -473,7 +473,7 @@ def empty_text(folder, vectors, pairs):
 
 def not_utf8(folder, vectors, pairs):
     pairs.write_bytes(pairs.read_bytes() + b"1\t\xe9t\xe9\tb\n")
-    return (), "it must be UTF-8, got byte 0xe9 in line 102"
+    return (), "must be UTF-8, got byte 0xe9 in line 102"
 
 
 def unknown_texts(folder, vectors, pairs):
