@@ -331,7 +331,7 @@ def test_v_measure_of_one_cluster_is_zero_and_of_one_class_undefined():
         (lambda: Mean([]), r"Mean: per_item must have the shape \(n_items,\)"),
         (lambda: Mean([[1.0]]), r"Mean: per_item must have the shape \(n_items,\)"),
         (lambda: Mean([1.0, np.nan]), r"Mean: per_item must be finite, got nan for 1 item \(first"),
-        (lambda: Mean(["a"]), "Mean: per_item must be numbers"),
+        (lambda: Mean(["a"]), "Mean: per_item must be numeric"),
         (
             lambda: Correlation([1, 2], [1, 2, 3]),
             "gold must have one entry for each of the 2 items",

@@ -348,7 +348,7 @@ def test_clustering_equals_scikit_learn_on_the_clusters_it_found():
         ),
         (lambda: Retrieval(["a"] * 2, ["c", ""], [(0, 0, 1)]), "document 1 must have text"),
         (lambda: STS(PAIRS, SCORES[1:]), "scores must have one entry for each of the 60 items"),
-        (lambda: STS(PAIRS[:2], ["a", "b"]), "STS: scores must be numbers"),
+        (lambda: STS(PAIRS[:2], ["a", "b"]), "STS: scores must be numeric"),
         (lambda: STS(PAIRS[:2], [1, np.nan]), "STS: scores must be finite"),
         (
             lambda: STS(PAIRS, SCORES, combine="sum"),
