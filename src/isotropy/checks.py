@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from isotropy.errors import InputError, InputTypeError
+from isotropy.errors import InputError, InputTypeError, brief, one_line
 
 Array = Any  # a numpy array or a torch tensor
+MOST_FEATURES = 1 << 20  # one product of two features each is then 8 TB
 
 
 def is_tensor(X: object) -> bool:
@@ -28,14 +30,8 @@ def is_tensor(X: object) -> bool:
 
 def matrix(X: object, caller: str) -> Array:
     """X as a real two-dimensional numpy array or torch tensor with at least one row and column."""
-    if scipy.sparse.issparse(X):
-        raise InputTypeError(
-            f"{caller}: X must be dense, got a sparse matrix. Sparse data was passed where "
-            "dense data is required; use X.toarray()."
-        )
-    if not is_tensor(X):
-        X = _numeric(X, caller)
-    shape = X.shape  # type: ignore[attr-defined]
+    found = real_numbers(X, "X", caller)
+    shape = found.shape
     if len(shape) != 2:
         raise InputError(
             f"{caller}: X must be two-dimensional. Expected 2D array, got {len(shape)}D array "
@@ -53,25 +49,98 @@ def matrix(X: object, caller: str) -> Array:
             f"{caller}: X must have rows. Found array with 0 sample(s) "
             f"(shape={tuple(shape)}) while a minimum of 1 is required."
         )
-    return X
+    if n_features > MOST_FEATURES:
+        raise InputError(
+            f"{caller}: X must have at most {MOST_FEATURES:,} features, got {n_features:,}. Check "
+            "its shape."
+        )
+    return found
 
 
-def _numeric(X: object, caller: str) -> np.ndarray[Any, Any]:
-    array = np.asarray(X)
+def real_numbers(X: object, name: str, caller: str) -> Array:
+    """X as a numpy array or dense tensor of real numbers."""
+    if scipy.sparse.issparse(X):
+        raise InputTypeError(
+            f"{caller}: {name} must be dense, got a sparse matrix. Sparse data was passed where "
+            f"dense data is required; use {name}.toarray()."
+        )
+    if is_tensor(X):
+        return _dense(X, name, caller)
+    if has_mask(X):
+        raise InputError(
+            f"{caller}: {name} must have no masked values, got some. Fill them, drop their rows, "
+            "or leave such rows out with skip_bad_rows."
+        )
+    return _numeric(X, name, caller)
+
+
+def has_mask(X: object) -> bool:
+    """Whether X is a masked array, or a list of them, with a value masked."""
+    if isinstance(X, (list, tuple)):
+        return any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in X)
+    return isinstance(X, np.ma.MaskedArray) and bool(np.ma.is_masked(X))
+
+
+def unmasked(X: Any) -> np.ndarray[Any, Any]:
+    """X with NaN for what is masked."""
+    array: Any = np.ma.vstack(X) if isinstance(X, (list, tuple)) else X
+    wide = array.dtype if array.dtype.kind == "f" else np.float64
+    filled: np.ndarray[Any, Any] = array.astype(wide).filled(np.nan)
+    return filled
+
+
+def _dense(X: Any, name: str, caller: str) -> Array:
+    """X, which is a tensor, where it has all its values and they are real."""
+    if X.is_nested:
+        what, instead = "nested", f"{name}.to_padded_tensor(0.0), or its rows one by one"
+    elif X.layout is not sys.modules["torch"].strided:
+        what, instead = "sparse", f"{name}.to_dense()"
+    elif X.is_quantized:
+        what, instead = "quantized", f"{name}.dequantize()"
+    elif X.device.type == "meta":
+        what, instead = "meta (without values)", "one with values"
+    elif X.is_complex():
+        raise InputError(
+            f"{caller}: {name} must be real. Complex data not supported; pass {name}.real, or its "
+            "parts as columns."
+        )
+    else:
+        return X
+    raise InputTypeError(
+        f"{caller}: {name} must be a dense tensor, got a {what} one. Give {instead}."
+    )
+
+
+def _numeric(X: object, name: str, caller: str) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(X)
+    except (TypeError, ValueError) as error:
+        if "inhomogeneous" in str(error):
+            raise InputError(
+                f"{caller}: {name} must have rows of one length, got rows that differ. Pad or cut "
+                "them."
+            ) from None
+        raise InputTypeError(
+            f"{caller}: {name} must be an array, got {type(X).__name__} "
+            f"({one_line(error, 160)}). Convert it to a numpy array."
+        ) from None
     if array.dtype.kind == "c":
         raise InputError(
-            f"{caller}: X must be real. Complex data not supported; pass X.real, or its parts as "
-            "columns."
+            f"{caller}: {name} must be real. Complex data not supported; pass {name}.real, or its "
+            "parts as columns."
         )
     if array.dtype.kind in "OSU":
         try:
             array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             kind = InputTypeError if isinstance(error, TypeError) else InputError
-            raise kind(f"{caller}: X must be numeric: {error}. Convert it to floats.") from None
+            raise kind(
+                f"{caller}: {name} must be numeric: {one_line(error, 160)}. Convert it to floats."
+            ) from None
     if array.dtype.kind not in "fiub":
         raise InputTypeError(
-            f"{caller}: X must be numeric, got dtype {array.dtype}. Convert it to floats."
+            f"{caller}: {name} must be numeric, got dtype {one_line(str(array.dtype), 80)}. "
+            "Convert it to floats."
         )
     return array
 
@@ -92,22 +161,40 @@ def finite(X: Array, caller: str, first_row: int = 0) -> None:
         )
 
 
+def fits(cast: Array, rows: Array, dtype: str, caller: str, first_row: int = 0) -> None:
+    """Raise where finite rows have become infinite in another dtype, naming the first of them."""
+    if math.isfinite(float(cast.sum())):
+        return
+    bad = ~np.isfinite(_host(cast)).all(axis=1) & np.isfinite(_host(rows)).all(axis=1)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InputError(
+            f"{caller}: values must fit {dtype}, got {np.abs(_host(rows[row])).max():g} in row "
+            f"{first_row + row}. Choose another dtype, such as float32."
+        )
+
+
+def _host(X: Array) -> np.ndarray[Any, Any]:
+    """X as floats of numpy, to look at."""
+    found: np.ndarray[Any, Any] = X.detach().cpu().double().numpy() if is_tensor(X) else X
+    return found
+
+
 def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[Any, Any] | None:
     """sample_weight as float64 of shape (n_samples,), or None where it was None."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, numbers.Real):
-        return np.full(n_samples, float(sample_weight))
-    if is_tensor(sample_weight):
-        sample_weight = sample_weight.detach().cpu().numpy()  # type: ignore[attr-defined]
-    w = np.asarray(sample_weight, dtype=np.float64)
+        sample_weight = np.full(n_samples, real(sample_weight, "sample_weight", caller, 0))
+    w = real_numbers(sample_weight, "sample_weight", caller)
     if w.ndim != 1:
         raise InputError(f"{caller}: Sample weights must be 1D array or scalar, got {w.ndim}D.")
     if w.shape != (n_samples,):
         raise InputError(
-            f"{caller}: sample_weight.shape == {w.shape}, expected {(n_samples,)}! "
+            f"{caller}: sample_weight.shape == {tuple(w.shape)}, expected {(n_samples,)}! "
             "Give one weight a row."
         )
+    w = np.asarray(w.detach().cpu() if is_tensor(w) else w, dtype=np.float64)
     if not np.isfinite(w).all():
         raise InputError(f"{caller}: sample_weight must be finite (it contains NaN or infinity).")
     if (w < 0).any():
@@ -134,7 +221,7 @@ def integer(value: object, name: str, caller: str, low: int, high: int | None = 
     rule = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value > high):  # type: ignore[operator]
-        raise InputError(f"{caller}: {name} must be {rule}, got {value!r}.")
+        raise InputError(f"{caller}: {name} must be {rule}, got {brief(value)}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -147,20 +234,62 @@ def real(value: object, name: str, caller: str, low: float, high: float = math.i
         number = math.nan
     if not low <= number <= high:
         raise InputError(
-            f"{caller}: {name} must be a number in [{low:g}, {high:g}], got {value!r}."
+            f"{caller}: {name} must be a number in [{low:g}, {high:g}], got {brief(value)}."
         )
     return number
+
+
+def flag(value: object, name: str, caller: str) -> bool:
+    """value, which must be True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{caller}: {name} must be True or False, got {brief(value)}.")
+    return bool(value)
 
 
 def choice(value: object, name: str, caller: str, options: Sequence[str]) -> str:
     """value, which must be one of options."""
     if not isinstance(value, str) or value not in options:
         words = ", ".join(repr(option) for option in options)
-        raise InputError(f"{caller}: {name} must be one of {words}, got {value!r}.")
+        raise InputError(f"{caller}: {name} must be one of {words}, got {brief(value)}.")
     return value
 
 
 def known(names: Iterable[str], options: Iterable[str], name: str, caller: str) -> list[str]:
-    """names as a list, each of which must be among options."""
+    """names as a list, each of which must be among options; one name may stand by itself."""
+    if not isinstance(names, Iterable):
+        raise InputError(f"{caller}: {name} must be a list of names, got {brief(names)}.")
     options = list(options)
-    return [choice(item, name, caller, options) for item in names]
+    asked = [names] if isinstance(names, str) else names
+    return [choice(item, name, caller, options) for item in asked]
+
+
+def listing(values: Any, name: str, caller: str) -> list[Any]:
+    """values as a list; one text by itself is none."""
+    if isinstance(values, (str, bytes, Mapping)) or is_tensor(values):
+        found = None
+    else:
+        try:
+            found = list(values)
+        except TypeError:
+            found = None
+    if found is None:
+        raise InputError(f"{caller}: {name} must be a list, got {brief(values)}.")
+    return found
+
+
+def function(value: object, name: str, caller: str) -> None:
+    """Raise unless value can be called, or is None."""
+    if value is not None and not callable(value):
+        raise InputError(f"{caller}: {name} must be a function, got {brief(value)}.")
+
+
+def path(value: object, name: str, caller: str) -> str:
+    """value as the path of a file or folder, in words."""
+    try:
+        text = os.fsdecode(value)  # type: ignore[arg-type]
+        usable = bool(os.fsencode(text)) and "\0" not in text
+    except (TypeError, UnicodeEncodeError):
+        usable = False
+    if not usable:
+        raise InputError(f"{caller}: {name} must be a path, got {brief(value)}.")
+    return text

@@ -37,7 +37,7 @@ def native(X: Array) -> Array:
     if is_tensor(X):
         X = X.detach()
         name = str(X.dtype).removeprefix("torch.")
-        wide = name in ("float64", "int32", "int64")
+        wide = name in ("float64", "int32", "int64", "uint32", "uint64")
         if name not in ("float32", "float64"):
             X = X.double() if wide else X.float()
         return X.numpy() if X.device.type == "cpu" else X

@@ -16,7 +16,7 @@ from isotropy.checks import Array
 from isotropy.engines.base import Engine, Forgetful, Pass, Rows
 from isotropy.engines.checkpoint import Checkpoint
 from isotropy.engines.local import Local
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.sources import Batch, Chunk, Source
 from isotropy.stats import Statistic
 
@@ -82,7 +82,14 @@ def using(
     if engine is None and checkpoint is None and progress is None and current is not None:
         yield current
         return
-    kept = None if checkpoint is None else Checkpoint(checkpoint, caller)
+    kept = None
+    if checkpoint is not None:
+        kept = Checkpoint(checks.path(checkpoint, "checkpoint", caller), caller)
+    if not (engine is None or isinstance(engine, str) or hasattr(engine, "reduce")):
+        words = ", ".join(map(repr, NAMES))
+        raise InputError(
+            f"{caller}: engine must be one of {words} or an Engine, got {brief(engine)}."
+        )
     made = named(engine) if isinstance(engine, str) else engine
     outer = current or Run()
     run = Run(made or outer.engine, kept, progress or outer.progress)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, fields, linalg
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import InputError, one_line
+from isotropy.errors import InputError, brief, one_line
 from isotropy.fields import Field
 from isotropy.repairs import Repair, files
 from isotropy.sources import as_source
@@ -101,6 +101,8 @@ class ScoreCalibrator:
         numbers, rows = linalg.to_numpy(sample.numbers), linalg.to_numpy(sample.rows)
         kinds = numbers if labels is None else labels[numbers]
         if repair is not None:
+            if not isinstance(repair, Repair):
+                raise InputError(f"{caller}: repair must be a fitted repair, got {brief(repair)}.")
             rows = repair.transform(rows)
         kept = np.flatnonzero(rows.any(axis=1))
         kinds = np.stack([kinds[kept], _alike(rows[kept])])
@@ -245,7 +247,9 @@ class ScoreCalibrator:
 
     def _given(self, scores: Any) -> NDArray[np.float32]:
         """scores in the precision of those learned, so that equal ones stay equal."""
-        given = np.asarray(linalg.to_numpy(scores), dtype=np.float32)
+        real = checks.real_numbers(scores, "scores", type(self).__name__)
+        with np.errstate(over="ignore"):
+            given = np.asarray(linalg.to_numpy(real), dtype=np.float32)
         bad = given[~np.isfinite(given)]
         if len(bad):
             raise InputError(f"{type(self).__name__}: scores must be finite, got {bad[0]}.")

@@ -210,12 +210,18 @@ def compare(
     checks.integer(n_folds, "n_folds", "compare", 2)
     checks.integer(max_items, "max_items", "compare", 1)
     checks.integer(seed, "seed", "compare", 0)
+    checks.function(progress, "progress", "compare")
+    checks.flag(transductive, "transductive", "compare")
+    if part is not None:
+        checks.choice(part, "part", "compare", ("train", "dev", "test", "all"))
     if transductive and fit_on is not None:
         raise InputError(
             "compare: fit_on must not be given with transductive, which fits on the evaluated "
             "text. Leave one of them out."
         )
     specs = [repairs] if isinstance(repairs, (str, Repair, Candidate)) else repairs
+    if specs is not None:
+        specs = checks.listing(specs, "repairs", "compare")
     for spec in specs or ():
         parsed(spec, (SENTENCE,))  # refused before anything is encoded
     results: list[Result] = []
@@ -237,7 +243,7 @@ def compare(
 
 
 def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
-    found = [tasks] if isinstance(tasks, Task) else tasks
+    found = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks", "compare")
     if not len(found) or not all(isinstance(task, Task) for task in found):
         raise InputError("compare: tasks must be a Task or a list of at least one.")
     return found

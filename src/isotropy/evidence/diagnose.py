@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.evidence.spaces import encoder_of, space
 from isotropy.measure import Geometry, measure
 from isotropy.repairs import AllButTheTop
-from isotropy.sources.texts import Text, distinct
+from isotropy.sources.texts import Text, distinct, expect_texts
 
 N_PAIRS = 20_000
 LEAST_TEXTS = 10
@@ -77,7 +78,8 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     of their Spearman correlations is at most about 2 (1 - r)/n. From it, with r between the
     cosines before and after a usual repair, follows the number of labelled pairs.
     """
-    different = distinct(texts)[0]
+    seed = checks.integer(seed, "seed", "diagnose", 0)
+    different = distinct(expect_texts(texts, "texts", "diagnose"))[0]
     encoder = encoder_of(vectors, different, "diagnose")
     rows = space(encoder, different, "diagnose").pooled
     if len(rows) < LEAST_TEXTS:

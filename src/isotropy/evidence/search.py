@@ -96,12 +96,16 @@ def advise(
         )
     if not isinstance(task, Task):
         raise InputError(f"advise: task must be a Task, got {type(task).__name__}.")
+    checks.flag(transductive, "transductive", "advise")
     if transductive and fit_on is not None:
         raise InputError("advise: fit_on does not go with transductive. Give one of them.")
     checks.integer(n_folds, "n_folds", "advise", 2)
     checks.integer(max_items, "max_items", "advise", LEAST_ITEMS)
     checks.integer(budget, "budget", "advise", 1)
     checks.integer(seed, "seed", "advise", 0)
+    checks.function(progress, "progress", "advise")
+    if candidates is not None:
+        candidates = checks.listing(candidates, "candidates", "advise")
     searches: dict[str, Search] = {}
     for name, texts in _named(fit_on).items():
         known = next((search.bench.space for search in searches.values()), None)

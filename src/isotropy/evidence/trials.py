@@ -22,7 +22,7 @@ from isotropy.repairs.shift import Shift
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
 from isotropy.sources.picked import PickedRows
-from isotropy.sources.texts import Text, distinct
+from isotropy.sources.texts import Text, distinct, expect_texts
 from isotropy.tasks import Outcome, Task
 from isotropy.tasks.base import identity
 
@@ -301,7 +301,7 @@ def far(bench: Bench, level: str, plan: Plan) -> str:
 def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
     if isinstance(texts, str):
         raise InputError(f"{caller}: fit_on must be a list of texts, got a string.")
-    found, _ = distinct(texts)
+    found, _ = distinct(expect_texts(texts, "fit_on", caller))
     if not found:
         raise InputError(f"{caller}: fit_on must have at least one text, got none.")
     return found

@@ -157,6 +157,7 @@ def gather(
     With `center`, X'X and what follows from it are those of the centred rows.
     """
     needs = set(needs)
+    center = checks.flag(center, "center", caller)
     source = as_source(X, sample_weight, caller)
     statistics = Statistics(
         source.n_samples,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.metrics.base import RECORDS, Statistics, gather, record
 
@@ -88,7 +89,7 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
     (0.32, 1.0)
     """
     statistics = gather(X, {"moments"}, sample_weight=sample_weight, caller="isoscore")
-    return score(statistics, unbiased)
+    return score(statistics, checks.flag(unbiased, "unbiased", "isoscore"))
 
 
 def evaluate_unbiased(statistics: Statistics) -> float:

@@ -61,6 +61,7 @@ def local_isotropy(
     """
     caller = "local_isotropy"
     n_seeds = checks.integer(n_seeds, "n_seeds", caller, 1)
+    random_state = checks.integer(random_state, "random_state", caller, 0)
     source = as_source(X, sample_weight, caller)
     runs = [_run(source, n_clusters, random_state + i, caller) for i in range(n_seeds)]
     return {name: _spread([run[name] for run in runs]) for name in runs[0]}

@@ -123,7 +123,7 @@ def partition_isotropy(
     partition = _gathered(X, signs, center, sample_weight, random_state, caller)
     remark(partition, caller)
     value = log_isotropy(partition.logs if signs == "both" else partition.logs[0])
-    return value if log else float(np.exp(value))
+    return value if checks.flag(log, "log", "partition_isotropy") else float(np.exp(value))
 
 
 RECORDS["log_partition_isotropy"] = replace(

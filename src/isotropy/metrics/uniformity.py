@@ -90,7 +90,7 @@ def uniformity(
     >>> round(uniformity(X), 2), round(uniformity(X + 1), 2)
     (-3.87, -1.93)
     """
-    if exact:
+    if checks.flag(exact, "exact", "uniformity"):
         return log_mean_potential(*all_rows(X, sample_weight, "uniformity"))
     return sampled(
         gather(

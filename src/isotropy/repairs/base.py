@@ -123,7 +123,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if out is not None:
             return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
-        return _restored(self._repaired(rows), X)
+        return _restored(self._repaired(rows), X, type(self).__name__)
 
     def _stream(
         self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
@@ -305,10 +305,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         raise NotAffineError(f"{type(self).__name__} is not affine.")
 
     def _check_params(self) -> None:
-        if not isinstance(self.normalize, (bool, np.bool_)):
-            raise InputError(
-                f"{type(self).__name__}: normalize must be True or False, got {self.normalize!r}."
-            )
+        checks.flag(self.normalize, "normalize", type(self).__name__)
 
     @property
     def _n_features_out(self) -> int:
@@ -385,15 +382,23 @@ def check_range(rows: Array, caller: str) -> None:
     )
 
 
-def _restored(rows: Array, X: Any) -> Array:
+def _restored(rows: Array, X: Any, caller: str) -> Array:
     """rows in the kind and dtype of X, as far as X was floating."""
     if not checks.is_tensor(X):
         kept = np.asarray(X).dtype
-        return rows.astype(kept, copy=False) if kept.kind == "f" else rows
-    import torch
+        if kept.kind != "f" or kept == rows.dtype:
+            return rows
+        with np.errstate(over="ignore"):
+            cast = rows.astype(kept)
+    else:
+        import torch
 
-    tensor = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
-    return tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
+        rows = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
+        if not X.dtype.is_floating_point or X.dtype == rows.dtype:
+            return rows
+        cast = rows.to(X.dtype)
+    checks.fits(cast, rows, str(cast.dtype).removeprefix("torch."), caller)
+    return cast
 
 
 def target(
@@ -450,7 +455,8 @@ class SummedRepair(Repair):
         """Add the rows that `other` was fitted on, as one fit to all of them would."""
         name = type(self).__name__
         check_is_fitted(self)
-        check_is_fitted(other)
+        if isinstance(other, Repair):
+            check_is_fitted(other)
         if type(other) is not type(self) or other.get_params() != self.get_params():
             raise InputError(f"{name}: other must be a {name} with the same parameters.")
         self._add(other.statistic_, other.moments_)
@@ -516,7 +522,7 @@ class Invertible(Repair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
-        return _restored(self._blockwise(self._reverted, rows, self.n_features_in_), X)
+        return _restored(self._blockwise(self._reverted, rows, self.n_features_in_), X, caller)
 
     def _reverted(self, rows: Array, out: Array) -> None:
         with np.errstate(all="ignore"):  # looked for afterwards

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
@@ -113,12 +113,13 @@ class Whiten(InvertibleRepair):
         if self.n_components is not None:
             most = getattr(self, "n_features_in_", None)  # unknown before the fit
             checks.integer(self.n_components, "n_components", name, 1, most)
-        if self.shrinkage != "auto":
-            if isinstance(self.shrinkage, str):
+        if isinstance(self.shrinkage, str):
+            if self.shrinkage != "auto":
                 raise InputError(
                     f"{name}: shrinkage must be 'auto' or a number in [0, 1], got "
-                    f"{self.shrinkage!r}."
+                    f"{brief(self.shrinkage)}."
                 )
+        else:
             checks.real(self.shrinkage, "shrinkage", name, 0.0, 1.0)
 
     def _solve(self, statistic: Moments) -> None:

@@ -27,7 +27,7 @@ class ArraySource:
     chunk_rows : int, optional
         Rows of a chunk; by default about 64 MB of float32.
     skip_bad_rows : bool
-        Leave rows with NaN or infinity out, instead of raising.
+        Leave rows with NaN, infinity or masked values out, instead of raising.
     """
 
     def __init__(
@@ -39,6 +39,8 @@ class ArraySource:
         chunk_rows: int | None = None,
         skip_bad_rows: bool = False,
     ) -> None:
+        if checks.flag(skip_bad_rows, "skip_bad_rows", caller) and checks.has_mask(X):
+            X = checks.unmasked(X)
         self.X = checks.matrix(X, caller)
         self.weights = checks.weights(sample_weight, self.X.shape[0], caller)
         self.caller = caller

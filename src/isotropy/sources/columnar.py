@@ -72,7 +72,8 @@ class ParquetFile(GroupedFile):
 
     def batches(self, groups: Sequence[int], carry: bool) -> Iterator[pa.RecordBatch]:
         with _parquet(self.path) as file:
-            columns = None if carry else self.layout.top_level(file.schema_arrow)
+            schema = file.schema_arrow
+            columns = None if carry or not self.others else self.layout.top_level(schema)
             rows = max(min(self.rows_at_once, 1024), self.rows_at_once // 16)  # decoding takes 5x
             yield from file.iter_batches(rows, list(groups), columns, use_threads=False)
 
@@ -84,6 +85,8 @@ class ArrowFile(GroupedFile):
         with _arrow(self.path) as (schema, found, release):
             columns = schema.names if carry else self.layout.top_level(schema)
             kept = [batch.select(columns) for batch in _picked(found, groups)]
+            for batch in kept:
+                batch.validate(full=True)  # lengths and offsets are the file's own claims
             table = pa.Table.from_batches(kept, kept[0].schema)
             for start in range(0, table.num_rows, self.rows_at_once):
                 yield from table.slice(start, self.rows_at_once).combine_chunks().to_batches()
@@ -92,14 +95,17 @@ class ArrowFile(GroupedFile):
 
 def open_parquet(path: str, column: Column, chunk_rows: int | None) -> File:
     with _parquet(path) as file:
-        layout = choose(file.schema_arrow, column)
+        schema = file.schema_arrow
+        layout = choose(schema, column)
         if layout.is_list:
-            top = layout.top_level(file.schema_arrow)
+            top = layout.top_level(schema)
             first = (batch.column(0) for batch in file.iter_batches(1024, columns=top))
             layout = replace(layout, n_features=width(first, layout))
         metadata = file.metadata
         groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return _grouped(ParquetFile, path, layout, groups, chunk_rows)
+        if min(groups, default=0) < 0:
+            raise FormatError("is damaged: it claims groups of negative size. Copy it again.")
+    return _grouped(ParquetFile, path, schema, layout, groups, chunk_rows)
 
 
 def open_arrow(path: str, column: Column, chunk_rows: int | None) -> File:
@@ -109,22 +115,27 @@ def open_arrow(path: str, column: Column, chunk_rows: int | None) -> File:
         n_features = layout.n_features
         for batch in batches:
             if layout.is_list and not n_features and batch.num_rows:
+                batch.validate()
                 top = layout.top_level(schema)[0]
                 n_features = width(iter([batch.column(top)]), layout)
             groups.append(batch.num_rows)
     layout = replace(layout, n_features=n_features)
-    return _grouped(ArrowFile, path, layout, tuple(groups), chunk_rows)
+    return _grouped(ArrowFile, path, schema, layout, tuple(groups), chunk_rows)
 
 
 def _grouped(
     kind: type[GroupedFile],
     path: str,
+    schema: pa.Schema,
     layout: Layout,
     groups: tuple[int, ...],
     chunk_rows: int | None,
 ) -> File:
+    own = set(layout.top_level(schema))
     return kind(
         path=path,
+        features=layout.names,
+        others=tuple((field.name, str(field.type)) for field in schema if field.name not in own),
         n_rows=sum(groups),
         n_features=layout.n_features,
         dtype=layout.dtype,
@@ -138,7 +149,8 @@ def _grouped(
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
     source = paths.open_binary(path) if paths.is_remote(path) else path
-    with pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+    options: Any = {"pre_buffer": False, "page_checksum_verification": True}
+    with pq.ParquetFile(source, buffer_size=BUFFER, **options) as file:
         yield file
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from isotropy.errors import brief, one_line
 from isotropy.sources.files import Column, FormatError, Rows, listed
 
 
@@ -30,7 +31,8 @@ class Layout:
 
     def top_level(self, schema: pa.Schema) -> list[str]:
         """The table's own columns that hold the vectors."""
-        return [name if name in schema.names else name.split(".")[0] for name in self.names]
+        there = set(schema.names)
+        return [name if name in there else name.split(".")[0] for name in self.names]
 
 
 def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
@@ -39,7 +41,10 @@ def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
     Where types were guessed from text (`typed` is False), whole numbers beside floats may be
     labels or features, so that the choice is left to the user.
     """
-    lists = {path: kind for field in schema for path, kind in _lists(field.name, field.type)}
+    expect_different(schema.names)
+    found = [item for field in schema for item in _lists(field.name, field.type)]
+    expect_different([path for path, _ in found])
+    lists = dict(found)
     numbers = {field.name: field.type for field in schema if _is_number(field.type)}
     if column is not None:
         return _named([column] if isinstance(column, str) else column, lists, numbers, schema)
@@ -54,7 +59,7 @@ def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
         rest = [name for name in numbers if name not in names]
         raise FormatError(
             f"has whole numbers in {listed(rest, 5)}, which may be labels or features. Choose the "
-            f"features with column, by name or by pattern such as {names[0][:1] + '*'!r}."
+            f"features with column, by name or by pattern such as {brief(names[0][:1] + '*')}."
         )
     names = names or list(numbers)
     if not names:
@@ -72,14 +77,26 @@ def _named(
         found = [name] if name in numbers else fnmatch.filter(numbers, name)
         if not found and name in schema.names:
             raise FormatError(
-                f"has {schema.field(name).type} in column {name!r}, not numbers or lists of them. "
-                "Choose another with column."
+                f"has {one_line(str(schema.field(name).type), 60)} in column {brief(name)}, not "
+                "numbers or lists of them. Choose another with column."
             )
         if not found:
             there = list(dict.fromkeys([*schema.names, *lists]))
-            raise FormatError(f"has no column {name!r}, only {listed(there)}. Choose with column.")
+            raise FormatError(
+                f"has no column {brief(name)}, only {listed(there)}. Choose with column."
+            )
         names += found
+    expect_different(names, "is asked for the column")
     return Layout(tuple(names), False, _dtype([numbers[name] for name in names]), len(names))
+
+
+def expect_different(names: Sequence[str], what: str = "has the column") -> None:
+    """Raise where a name is there twice: nobody can tell which is meant."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FormatError(f"{what} {brief(name)} twice. Give each its own name.")
+        seen.add(name)
 
 
 def width(arrays: Iterator[pa.Array], layout: Layout) -> int:
@@ -88,7 +105,7 @@ def width(arrays: Iterator[pa.Array], layout: Layout) -> int:
         lengths = pc.list_value_length(_descend(array, layout)).drop_null()
         if len(lengths):
             return int(lengths[0].as_py())
-    raise FormatError(f"has nothing in column {layout.names[0]!r}.")
+    raise FormatError(f"has nothing in column {brief(layout.names[0])}.")
 
 
 def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Rows:
@@ -98,8 +115,9 @@ def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Rows:
         return _lists_matrix(_descend(batch.column(top), layout), layout, first_row)
     dtype = np.dtype(layout.dtype)
     rows = np.empty((batch.num_rows, layout.n_features), dtype if dtype.kind == "f" else "f8")
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for j, name in enumerate(layout.names):
-        rows[:, j] = batch.column(name).to_numpy(zero_copy_only=False)
+        rows[:, j] = columns[name].to_numpy(zero_copy_only=False)
     return rows
 
 
@@ -121,8 +139,9 @@ def _lists_matrix(array: pa.Array, layout: Layout, first_row: int) -> Rows:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise FormatError(
-            f"has {lengths[row]} features in row {first_row + row} of column {layout.names[0]!r}, "
-            f"but {layout.n_features} in the first. Vectors must have one width: drop the others."
+            f"has {lengths[row]} features in row {first_row + row} of column "
+            f"{brief(layout.names[0])}, but {layout.n_features} in the first. Vectors must have "
+            "one width: drop the others."
         )
     values = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, layout.n_features)
     if not array.null_count:
@@ -140,7 +159,8 @@ def _descend(array: pa.Array, layout: Layout) -> pa.Array:
         if not pa.types.is_struct(array.type):
             if not pc.all(pc.equal(pc.list_value_length(array), 1), min_count=0).as_py():
                 raise FormatError(
-                    f"has other than one vector a row in {layout.names[0]!r}. Write one a line."
+                    f"has other than one vector a row in {brief(layout.names[0])}. Write one a "
+                    "line."
                 )
             array = array.flatten()
         array = pc.struct_field(array, part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -123,7 +122,7 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     """
     checks.choice(which, "which", CALLER, ("input", "output"))
     torch, transformers = extra(CALLER)
-    name = os.fspath(name_or_path)
+    name = checks.path(name_or_path, "name_or_path", CALLER)
     folder = static_folder(name)
     if folder is not None:
         if which == "output":

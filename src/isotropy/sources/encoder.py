@@ -90,7 +90,7 @@ class Encoder:
         max_length: int | None = None,
         cache: Any = None,
     ) -> None:
-        self.name = str(name_or_path)
+        self.name = checks.path(name_or_path, "name_or_path", "Encoder")
         self.pool = checks.choice(pool, "pool", "Encoder", POOLS)
         self.special_tokens = bool(special_tokens)
         self.layer = layer

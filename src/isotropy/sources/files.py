@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
+import sys
+import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.errors import InputError, IsotropyError, brief
+from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import Batch, Chunk, default_rows, keep
 
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
 
 Column = str | Sequence[str] | None
 Rows = NDArray[Any]
+DAMAGE: tuple[type[BaseException], ...] = (
+    EOFError,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+TRUNCATED = "is truncated: it ended in the middle of its rows. Copy it again."
 LISTED = 200  # characters of names in a message
 
 
@@ -35,8 +46,10 @@ class FormatError(ValueError):
 class File(ABC):
     """One file of rows, as plain values: a subclass for each format knows how to decode it.
 
-    A format defines `read`, and `pieces` where it cannot start at any row. `names` are those of the
-    features where each has its own column.
+    A format defines `read`, and `pieces` where it cannot start at any row. `stamp` is what the
+    file was when it was opened, `names` are those of the features where each has its own column,
+    `features` are the columns that hold the vectors, and `others` are (name, type) of those beside
+    them.
     """
 
     kind: ClassVar[str]
@@ -47,6 +60,9 @@ class File(ABC):
     column: str | None = None
     chunk_rows: int | None = None
     names: tuple[str, ...] = ()
+    stamp: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows_at_once(self) -> int:
@@ -95,7 +111,7 @@ class FileSource:
     ) -> None:
         self.files = tuple(files)
         self.asked = asked
-        self.skip_bad_rows = skip_bad_rows
+        self.skip_bad_rows = checks.flag(skip_bad_rows, "skip_bad_rows", caller)
         self.caller = caller
         self.carry = True
         first, *others = self.files
@@ -107,6 +123,12 @@ class FileSource:
                 raise InputError(
                     f"{caller}: {file.path!r} has {file.n_features} features, but {first.path!r} "
                     f"has {first.n_features}. Files of one source must have the same width."
+                )
+            if (file.column, file.features) != (first.column, first.features):
+                raise InputError(
+                    f"{caller}: {file.path!r} has its vectors in {_where(file)}, but "
+                    f"{first.path!r} in {_where(first)}. Files of one source must have them in the "
+                    "same columns, in the same order."
                 )
         starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
         self.n_samples: int = starts[-1]
@@ -151,8 +173,12 @@ class FileSource:
         """The rows of a chunk in batches of bounded size, all finite."""
         file, start = self._places[chunk.file]
         row = chunk.first_row
+        if self.carry:
+            self._expect_same_others()
         with explained(self.caller, file.path, file.kind):
+            expect_unchanged(file)
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
+                expect_unchanged(file)
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
                 where = f" of {file.path!r}" if len(self.files) > 1 else ""
                 batch = Batch(row, linalg.native(rows), weights, carried)
@@ -174,6 +200,19 @@ class FileSource:
             "skip_bad_rows": self.skip_bad_rows,
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
         }
+
+    def _expect_same_others(self) -> None:
+        """Raise unless all files have the same columns beside the vectors."""
+        first = dict(self.files[0].others)
+        for file in self.files[1:]:
+            here = dict(file.others)
+            for name in [*first, *here] if here != first else ():
+                if here.get(name) != first.get(name):
+                    raise InputError(
+                        f"{self.caller}: {file.path!r} has {_column(name, here)}, but "
+                        f"{self.files[0].path!r} has {_column(name, first)}. Files of one source "
+                        "must have the same columns beside their vectors."
+                    )
 
     def _finite(self, batch: Batch, row: int, where: str, names: Sequence[str] = ()) -> Batch:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -197,11 +236,25 @@ def wide(dtype: str) -> bool:
     return dtype != "bfloat16" and linalg.native(np.empty(0, dtype)).dtype == np.float64
 
 
-def listed(names: Sequence[object], most: int = 20) -> str:
+def expect_unchanged(file: File) -> None:
+    """Raise where another file has taken the place of the one that was opened, or it was edited."""
+    if file.stamp and not paths.same(file.stamp, paths.stamp(file.path)):
+        raise FormatError("has changed since it was opened. Open it again.")
+
+
+def _where(file: File) -> str:
+    return listed(file.features or [file.column], 5)
+
+
+def _column(name: str, types: dict[str, str]) -> str:
+    return f"{one_line(types[name], 60)} in {brief(name)}" if name in types else f"no {brief(name)}"
+
+
+def listed(names: Sequence[Any], most: int = 20, word: Callable[[Any], str] = brief) -> str:
     """'a', 'b' and 3 others."""
     words: list[str] = []
     for name in names[:most]:
-        words.append(brief(name))
+        words.append(word(name))
         if sum(map(len, words)) > LISTED:
             break
     rest = len(names) - len(words)
@@ -210,18 +263,60 @@ def listed(names: Sequence[object], most: int = 20) -> str:
 
 @contextmanager
 def explained(caller: str, path: str, kind: str) -> Iterator[None]:
-    """Turn whatever decoding a file raises into one line that names the file."""
+    """Turn what decoding a damaged file raises into one line that names the file.
+
+    Anything else that is raised is a mistake of ours, and stays as it is.
+    """
     try:
         yield
-    except IsotropyError:
-        raise
     except FormatError as error:
         raise InputError(f"{caller}: {path!r} {error}") from None
     except FileNotFoundError:
         raise InputError(f"{caller}: there is no file {path!r}. Check the path.") from None
-    except Exception as error:  # decoders raise all kinds of errors on a damaged file
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except OSError as error:
+        if error.strerror is None:  # pyarrow's, of what it found in the file
+            raise InputError(_damaged(caller, path, kind, error)) from None
         raise InputError(
-            f"{caller}: {path!r} is damaged or not a {kind} file ({reason}). "
-            "Write or copy it again."
+            f"{caller}: {brief(path)} cannot be read: {error.strerror}. Check the file."
         ) from None
+    except damage() as error:
+        raise InputError(_damaged(caller, path, kind, error)) from None
+
+
+def _damaged(caller: str, path: str, kind: str, error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return (
+        f"{caller}: {path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
+        "copy it again."
+    )
+
+
+def parsed(data: bytes, what: str) -> Any:
+    """JSON in which no object has a name twice, of which most readers would take the last."""
+    try:
+        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_number)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:  # too long a number is a plain ValueError
+        raise FormatError(
+            f"has {what} that is not valid JSON ({one_line(error, 160)}). Write or copy it again."
+        ) from None
+
+
+def _no_number(constant: str) -> None:
+    raise FormatError(f"has {constant} where JSON has numbers. Write or copy it again.")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise FormatError(f"has {brief(name)} twice. Write it again, with each name once.")
+        found[name] = value
+    return found
+
+
+def damage() -> tuple[type[BaseException], ...]:
+    """What decoders raise on damaged files."""
+    arrow = sys.modules.get("pyarrow")  # whoever has not imported it cannot raise its errors
+    return DAMAGE if arrow is None else (*DAMAGE, arrow.ArrowException)

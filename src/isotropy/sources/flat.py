@@ -9,8 +9,9 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from isotropy.errors import brief
 from isotropy.sources import paths
-from isotropy.sources.files import File, FormatError, Rows
+from isotropy.sources.files import TRUNCATED, File, FormatError, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +61,17 @@ class FlatFile(File):
         return np.ascontiguousarray(rows.T)
 
 
-def expect_size(path: str, needed: int) -> None:
-    """Raise unless the file has all the bytes that its header promises."""
-    size, _ = paths.status(path)
-    if size < needed:
+def expect_bytes(found: int, promised: int) -> None:
+    """Raise unless there are as many bytes of values as the header promises."""
+    if found < promised:
         raise FormatError(
-            f"is truncated: it has {size} bytes, and its header promises {needed}. Write or copy "
-            "it again."
+            f"is truncated: it has {found} bytes of values, and its header promises "
+            f"{brief(promised)}. Write or copy it again."
+        )
+    if found > promised:
+        raise FormatError(
+            f"has {found} bytes of values, and its header promises {promised}. Write it again, "
+            "with one array."
         )
 
 
@@ -77,7 +82,7 @@ def fill(file: IO[bytes], offset: int, array: NDArray[Any]) -> None:
     while len(view):
         count = file.readinto(view)  # type: ignore[attr-defined]
         if not count:
-            raise FormatError("is truncated: it ended in the middle of its rows. Copy it again.")
+            raise FormatError(TRUNCATED)
         view = view[count:]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError
+from isotropy import checks
+from isotropy.errors import InputError, brief
 from isotropy.sources.arrays import ArraySource
 from isotropy.sources.base import Batch, Source
 from isotropy.sources.files import listed
@@ -53,15 +54,33 @@ class KeyedVectors(ArraySource):
         caller: str = "KeyedVectors",
     ) -> None:
         super().__init__(vectors, caller=caller)
-        if not isinstance(keys, Mapping):
-            if len(keys) != self.n_samples:
-                raise InputError(
-                    f"{caller}: keys must be as many as the {self.n_samples:,} vectors, got "
-                    f"{len(keys):,}. Give one a row."
-                )
-            last_first = zip(reversed(keys), reversed(range(len(keys))), strict=True)
-            keys = dict(last_first)
+        if isinstance(keys, dict):
+            for row in keys.values():
+                checks.integer(row, "the row of each key", caller, 0, self.n_samples - 1)
+        elif not isinstance(keys, Mapping):
+            keys = self._numbered(keys)
         self.words = keys
+
+    def _numbered(self, keys: Any) -> dict[Any, int]:
+        """The first row of each key."""
+        try:
+            given = (
+                None if isinstance(keys, (str, bytes)) else list(islice(keys, self.n_samples + 1))
+            )
+        except TypeError:
+            given = None
+        if given is None or not all(isinstance(key, Hashable) for key in given):
+            raise InputError(
+                f"{self.caller}: keys must be a list of words or texts, or the row of each, got "
+                f"{brief(keys)}."
+            )
+        if len(given) != self.n_samples:
+            n_keys = f"{len(given):,}" if len(given) < self.n_samples else "more"
+            raise InputError(
+                f"{self.caller}: keys must be as many as the {self.n_samples:,} vectors, got "
+                f"{n_keys}. Give one a row."
+            )
+        return dict(zip(reversed(given), reversed(range(len(given))), strict=True))
 
     @classmethod
     def load(cls, path: Any, key: str | None = None, column: str | None = None) -> Self:
@@ -78,7 +97,7 @@ class KeyedVectors(ArraySource):
         column : str, optional
             Column with the vectors, where there are more.
         """
-        folder = Path(os.fspath(path))
+        folder = Path(checks.path(path, "path", "KeyedVectors"))
         if (folder / "words.txt").is_file() and (folder / "vectors.npy").is_file():
             words = _lines(folder / "words.txt")
             beside = open_source(folder / "vectors.npy", caller="KeyedVectors")
@@ -100,8 +119,10 @@ class KeyedVectors(ArraySource):
 
     def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
         """The row of each text, which must be among the keys."""
+        if not isinstance(texts, Iterable):
+            raise InputError(f"{self.caller}: texts must be a list of texts, got {brief(texts)}.")
         asked = list(texts)
-        found = [self.words.get(text) for text in asked]
+        found = [self.words.get(text) if isinstance(text, Hashable) else None for text in asked]
         unknown = [text for text, row in zip(asked, found, strict=True) if row is None]
         if unknown:
             raise InputError(

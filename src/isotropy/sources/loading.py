@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, IsotropyError, IsotropyWarning, MissingExtraError, reason
+from isotropy.errors import (
+    InputError,
+    IsotropyError,
+    IsotropyWarning,
+    MissingExtraError,
+    brief,
+    one_line,
+    reason,
+)
 
 STATIC_TABLE = "model.safetensors"
 
@@ -186,20 +194,22 @@ def loading(name: str, caller: str) -> Iterator[None]:
 
 def _complaint(caller: str, name: str, error: Exception) -> str:
     path = Path(name)
-    if path.suffix == ".gguf" and not path.is_file():
-        return f"{caller}: there is no file {name!r}. Check the path."
-    if path.is_dir() and not is_model(path):
+    if path.suffix == ".gguf" and not os.path.isfile(name):
+        return f"{caller}: there is no file {brief(name)}. Check the path."
+    if os.path.isdir(name) and not is_model(path):
         return (
-            f"{caller}: the folder {name!r} holds no model: there is no config.json in it. "
+            f"{caller}: the folder {brief(name)} holds no model: there is no config.json in it. "
             "Give the folder that save_pretrained wrote."
         )
-    if path.is_file() and path.suffix != ".gguf":
-        return f"{caller}: {name!r} must be a model's folder or a .gguf file, got another file."
-    if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
-        return f"{caller}: there is no folder {name!r}. Check the path."
+    if os.path.isfile(name) and path.suffix != ".gguf":
+        return (
+            f"{caller}: {brief(name)} must be a model's folder or a .gguf file, got another file."
+        )
+    if not os.path.exists(name) and (path.is_absolute() or name.startswith((".", "~"))):
+        return f"{caller}: there is no folder {brief(name)}. Check the path."
     return (
-        f"{caller}: {name!r} must be a model that transformers can load ({first_line(error)}). "
-        "Check the name or the folder."
+        f"{caller}: {brief(name)} must be a model that transformers can load "
+        f"({one_line(first_line(error), 160)}). Check the name or the folder."
     )
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from isotropy.errors import brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.files import Column, File, FormatError
-from isotropy.sources.flat import FlatFile, expect_size
+from isotropy.sources.flat import FlatFile, expect_bytes
 from isotropy.sources.sinks import Sink
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
+HEADER_BYTES = 10_000  # numpy's own limit, up to which it parses a header
+LARGEST = 1 << 62  # of a dimension: sizes stay below it in any file there is
 
 
 class NpyFile(FlatFile):
@@ -22,17 +27,36 @@ class NpyFile(FlatFile):
 
 def open_npy(path: str, column: Column, chunk_rows: int | None) -> File:
     with paths.open_binary(path) as file:
-        header = read_header(file)
-        return flat(path, header, file.tell(), chunk_rows)
+        header, offset = read_header(file)
+        size, _ = paths.status(path)
+        return flat(path, header, offset, size - offset, chunk_rows)
 
 
-def read_header(file: IO[bytes]) -> Header:
-    """(shape, Fortran order, dtype); the file then stands at the first value."""
-    version = npy.read_magic(file)
+def read_header(file: IO[bytes]) -> tuple[Header, int]:
+    """((shape, Fortran order, dtype), offset of the first value), from the first bytes only."""
+    start = file.read(12 + HEADER_BYTES)
+    version = tuple(start[6:8])
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if start[:6] != npy.MAGIC_PREFIX:
+        raise FormatError(
+            "is damaged or not a .npy file: it does not begin as one. Write or copy it again."
+        )
     if version not in readers:
         raise FormatError(f"is of .npy version {version}, which holds no plain numbers.")
-    return readers[version](file)
+    stream = io.BytesIO(start[8:])
+    try:
+        shape, fortran, dtype = readers[version](stream)
+    except (ValueError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
+        raise FormatError(
+            f"has a header that is damaged ({one_line(str(error).split(chr(10))[0], 80)}). Write "
+            "or copy it again."
+        ) from None
+    if any(type(size) is not int or not 0 <= size < LARGEST for size in shape):
+        raise FormatError(
+            f"has a header with the shape {brief(shape)}, which no array has. Write or copy it "
+            "again."
+        )
+    return (shape, fortran, dtype), 8 + stream.tell()
 
 
 def expect_matrix(header: Header, name: str = "an array") -> None:
@@ -41,17 +65,23 @@ def expect_matrix(header: Header, name: str = "an array") -> None:
     if dtype.hasobject:
         raise FormatError(f"holds {name} of Python objects (pickled). Save it as float32.")
     if dtype.kind not in "fiu":
-        raise FormatError(f"holds {name} of dtype {dtype}. Save it as float32.")
+        raise FormatError(f"holds {name} of dtype {one_line(str(dtype), 60)}. Save it as float32.")
     if len(shape) != 2:
-        raise FormatError(f"holds {name} of shape {shape}. Save it with two dimensions.")
+        raise FormatError(f"holds {name} of shape {brief(shape)}. Save it with two dimensions.")
 
 
 def flat(
-    path: str, header: Header, offset: int, chunk_rows: int | None, column: str | None = None
+    path: str,
+    header: Header,
+    offset: int,
+    n_bytes: int,
+    chunk_rows: int | None,
+    column: str | None = None,
 ) -> NpyFile:
+    """The array whose values take n_bytes from offset on."""
     expect_matrix(header)
     shape, fortran, dtype = header
-    expect_size(path, offset + shape[0] * shape[1] * dtype.itemsize)
+    expect_bytes(n_bytes, shape[0] * shape[1] * dtype.itemsize)
     return NpyFile(
         path=path,
         n_rows=shape[0],

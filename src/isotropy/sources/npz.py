@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import IO, ClassVar
 
 import numpy as np
 
+from isotropy.errors import brief
 from isotropy.sources import paths
-from isotropy.sources.files import Column, File, FormatError, Rows, listed
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows, listed
+from isotropy.sources.flat import expect_bytes
 from isotropy.sources.npy import Header, expect_matrix, flat, read_header
 
 LOCAL_HEADER = 30  # bytes before the name in a member's own header
+BLOCK = 1 << 24
+UNREADABLE = 0x1 | 0x20 | 0x40  # flags of a member that is encrypted or patched
+DEFLATE_RATIO = 1032  # that zlib compresses at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +30,8 @@ class CompressedFile(File):
 
     kind: ClassVar[str] = ".npz"
     member: str
+    offset: int
+    stored: str
 
     def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
         return [(self.n_rows, ())]
@@ -29,36 +39,55 @@ class CompressedFile(File):
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
     ) -> Iterator[tuple[Rows, None]]:
-        with (
-            paths.open_binary(self.path) as file,
-            zipfile.ZipFile(file) as archive,
-            archive.open(self.member) as member,
-        ):
-            _, _, dtype = read_header(member)
-            width = self.n_features * dtype.itemsize
+        width = self.n_features * np.dtype(self.stored).itemsize
+        with _unzipped(self.path) as (_, archive), _opened(archive, self.member) as member:
+            member.read(self.offset)
             for start in range(0, n_rows, self.rows_at_once):
-                data = member.read(min(self.rows_at_once, n_rows - start) * width)
-                yield np.frombuffer(data, dtype).reshape(-1, self.n_features), None
+                n_bytes = min(self.rows_at_once, n_rows - start) * width
+                data = member.read(n_bytes)
+                if len(data) < n_bytes:
+                    raise FormatError(TRUNCATED)
+                yield np.frombuffer(data, self.stored).reshape(-1, self.n_features), None
 
 
 def open_npz(path: str, column: Column, chunk_rows: int | None) -> File:
-    with paths.open_binary(path) as file, zipfile.ZipFile(file) as archive:
-        headers, starts = {}, {}
+    with _unzipped(path) as (file, archive):
+        headers: dict[str, Header] = {}
+        entries: dict[str, zipfile.ZipInfo] = {}
+        starts: dict[str, int] = {}
         for entry in archive.infolist():
-            if entry.filename.endswith(".npy"):
-                with archive.open(entry) as member:
-                    name = entry.filename.removesuffix(".npy")
-                    headers[name], starts[name] = read_header(member), member.tell()
+            name = entry.filename.removesuffix(".npy")
+            if name == entry.filename:
+                continue
+            if name in headers:
+                raise FormatError(f"holds {brief(name)} twice. Write it again.")
+            if entry.flag_bits & UNREADABLE:
+                raise FormatError("is encrypted. Write it again, without a password.")
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise FormatError(
+                    f"holds {brief(name)} compressed in a way that numpy does not write. Save it "
+                    "with numpy.savez_compressed."
+                )
+            with _opened(archive, entry) as member:
+                headers[name], starts[name] = read_header(member)
+            entries[name] = entry
         name = choose(headers, column)
-        entry = archive.getinfo(f"{name}.npy")
+        entry, n_bytes = entries[name], entries[name].file_size - starts[name]
         if entry.compress_type == zipfile.ZIP_STORED:
-            file.seek(entry.header_offset + LOCAL_HEADER - 4)
-            lengths = np.frombuffer(file.read(4), "<u2")  # of the name and the extra field
-            offset = entry.header_offset + LOCAL_HEADER + int(lengths.sum()) + starts[name]
-            return flat(path, headers[name], offset, chunk_rows, name)
+            begin = _first_byte(file, entry)
+            _expect_checksum(file, begin, entry)
+            return flat(path, headers[name], begin + starts[name], n_bytes, chunk_rows, name)
     shape, fortran, dtype = headers[name]
     if fortran and shape[0] > 1 and shape[1] > 1:
-        raise FormatError(f"holds {name!r} compressed and in Fortran order. Save it in C order.")
+        raise FormatError(
+            f"holds {brief(name)} compressed and in Fortran order. Save it in C order."
+        )
+    expect_bytes(n_bytes, shape[0] * shape[1] * dtype.itemsize)
+    if entry.file_size > DEFLATE_RATIO * (entry.compress_size + 1):
+        raise FormatError(
+            f"is damaged: {entry.compress_size} bytes of {brief(name)} cannot unpack to "
+            f"{entry.file_size}. Write or copy it again."
+        )
     return CompressedFile(
         path=path,
         n_rows=shape[0],
@@ -67,7 +96,53 @@ def open_npz(path: str, column: Column, chunk_rows: int | None) -> File:
         column=name,
         chunk_rows=chunk_rows,
         member=entry.filename,
+        offset=starts[name],
+        stored=dtype.str,
     )
+
+
+@contextmanager
+def _unzipped(path: str) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
+    with paths.open_binary(path) as file:
+        if file.read(4) not in (b"PK\3\4", b"PK\5\6"):  # zipfile would look from the end only
+            raise zipfile.BadZipFile("it does not begin as a zip archive")
+        with _bad_zip():
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield file, archive
+
+
+def _opened(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> IO[bytes]:
+    with _bad_zip():
+        return archive.open(member)
+
+
+@contextmanager
+def _bad_zip() -> Iterator[None]:
+    """What zipfile raises on a damaged archive beside BadZipFile, as that."""
+    try:
+        yield
+    except (ValueError, NotImplementedError, struct.error) as error:
+        raise zipfile.BadZipFile(str(error)) from None
+
+
+def _first_byte(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin."""
+    file.seek(entry.header_offset + LOCAL_HEADER - 4)
+    lengths = np.frombuffer(file.read(4), "<u2")  # of the name and the extra field
+    return entry.header_offset + LOCAL_HEADER + int(lengths.sum())
+
+
+def _expect_checksum(file: IO[bytes], begin: int, entry: zipfile.ZipInfo) -> None:
+    """Raise unless a stored member is what was written; its rows are then read by offset."""
+    file.seek(begin)
+    left, checksum = entry.file_size, 0
+    while left and (block := file.read(min(left, BLOCK))):
+        checksum, left = zlib.crc32(block, checksum), left - len(block)
+    if left or checksum != entry.CRC:
+        raise FormatError(
+            f"is damaged: the checksum of {brief(entry.filename)} is wrong. Write or copy it again."
+        )
 
 
 def choose(headers: dict[str, Header], column: Column) -> str:
@@ -76,7 +151,7 @@ def choose(headers: dict[str, Header], column: Column) -> str:
         name = str(column)
         if name not in headers:
             raise FormatError(
-                f"has no array {name!r}, only {listed(list(headers))}. Choose one with column."
+                f"has no array {brief(name)}, only {listed(list(headers))}. Choose one with column."
             )
     else:
         matrices = [key for key, (shape, _, _) in headers.items() if len(shape) == 2]
@@ -86,5 +161,5 @@ def choose(headers: dict[str, Header], column: Column) -> str:
                 "with column."
             )
         (name,) = matrices
-    expect_matrix(headers[name], f"the array {name!r}")
+    expect_matrix(headers[name], f"the array {brief(name)}")
     return name

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.arrays import ArraySource
 from isotropy.sources.base import Source
-from isotropy.sources.files import Column, File, FileSource, FormatError, explained, listed
+from isotropy.sources.files import (
+    Column,
+    File,
+    FileSource,
+    FormatError,
+    expect_unchanged,
+    explained,
+    listed,
+    parsed,
+)
 from isotropy.sources.loading import STATIC_TABLE, static_folder
 
 PACKAGE = "isotropy.sources"
+STATE_BYTES = 1 << 24  # of the list of files of a saved data set
 FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
     ".npy": (".npy", "npy", "open_npy", False),
     ".npz": (".npz", "npz", "open_npz", True),
@@ -84,6 +94,10 @@ def open_source(
     """
     if chunk_rows is not None:
         chunk_rows = checks.integer(chunk_rows, "chunk_rows", caller, 1)
+    if column is not None and not isinstance(column, str):
+        column = checks.listing(column, "column", caller)
+        if not column or not all(isinstance(name, str) for name in column):
+            raise InputError(f"{caller}: column must be names of columns, got {brief(column)}.")
     if hasattr(X, "chunks") and hasattr(X, "read"):
         if sample_weight is not None or column is not None or chunk_rows or skip_bad_rows:
             what = "sample_weight" if sample_weight is not None else "options"
@@ -96,8 +110,9 @@ def open_source(
         )
     found = []
     for name in names:
-        with explained(caller, str(name), "readable"):
-            found += _expand(paths.normal(name), caller)
+        path = checks.path(name, "X", caller)
+        with explained(caller, path, "readable"):
+            found += _expand(paths.normal(path), caller)
     files = [_open_file(path, column, chunk_rows, caller) for path in found]
     return FileSource(
         files,
@@ -132,14 +147,21 @@ def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -
         )
     kind, module, function, named = FORMATS[suffix]
     with explained(caller, path, kind):
-        if not paths.status(path)[0]:
+        stamp = paths.stamp(path)
+        if not stamp[0]:
             raise FormatError("is empty. Write or copy it again.")
         if column is not None and not named:
             raise FormatError("has no names to choose from. Leave column out.")
         opener = getattr(importlib.import_module(f"{PACKAGE}.{module}"), function)
-        file: File = opener(path, column, chunk_rows)
+        file: File = replace(opener(path, column, chunk_rows), stamp=stamp)
+        expect_unchanged(file)
         if not file.n_rows or not file.n_features:
             raise FormatError(f"holds no vectors: {file.n_rows} rows of {file.n_features}.")
+        if file.n_features > checks.MOST_FEATURES:
+            raise FormatError(
+                f"has rows of {file.n_features:,} features, and at most {checks.MOST_FEATURES:,} "
+                "can be computed with. Check how it was written."
+            )
     return file
 
 
@@ -161,8 +183,8 @@ def _folder(path: str, caller: str) -> list[str]:
             f"{paths.join(path, 'train')!r}."
         )
     if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
-        with explained(caller, state, "data set"), paths.open_binary(state) as file:
-            return [paths.join(path, x["filename"]) for x in json.load(file)["_data_files"]]
+        with explained(caller, state, "data set"):
+            return [paths.join(path, name) for name in _data_files(state)]
     if not paths.is_remote(path) and (static := static_folder(path)) is not None:
         return [str(static / STATIC_TABLE)]
     found = paths.matches(paths.join(paths.literal(path), "*"))
@@ -179,3 +201,22 @@ def _folder(path: str, caller: str) -> list[str]:
             f"with a pattern, such as {paths.join(path, '*' + kinds[0])!r}."
         )
     return found
+
+
+def _data_files(state: str) -> list[str]:
+    """The files that a saved data set lists, all of which lie in its folder."""
+    listing = parsed(paths.read_bytes(state, 0, STATE_BYTES), "content")
+    files = listing.get("_data_files") if isinstance(listing, dict) else None
+    entries = files if isinstance(files, list) else [None]
+    names: list[Any] = [x.get("filename") if isinstance(x, dict) else None for x in entries]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise FormatError("does not list the files of the data set. Save the data set again.")
+        if name in (".", "..") or any(c in name for c in "/\\\0"):
+            raise FormatError(
+                f"names the file {brief(name)}, and all must lie in its own folder. Save the data "
+                "set again."
+            )
+    if not names:
+        raise FormatError("lists no files. Save the data set again.")
+    return names

@@ -50,6 +50,25 @@ def status(path: str) -> tuple[int, int]:
     return int(info.size), int(info.mtime_ns or 0)
 
 
+def stamp(path: str) -> tuple[int, ...]:
+    """What tells a file from another one that takes its place, or from itself after an edit."""
+    if is_remote(path):
+        return status(path)
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+
+
+def same(stamp: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether both stamps are of one file that stayed as it was.
+
+    Some file systems give a file a new number now and then, and a new link to it changes the time
+    of its status: only a file of another number and another time is another one.
+    """
+    return stamp[:2] == other[:2] and (
+        len(stamp) == 2 or stamp[2] == other[2] or stamp[3] == other[3]
+    )
+
+
 def is_folder(path: str) -> bool:
     return _info(path).type.name == "Directory" if is_remote(path) else os.path.isdir(path)
 
@@ -63,12 +82,38 @@ def join(folder: str, name: str) -> str:
 
 
 def matches(pattern: str) -> list[str]:
-    """The files that a glob names, sorted; hidden ones and those that begin with _ left out."""
-    if not is_remote(pattern):
-        found = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-    else:
+    """The files that a glob names, sorted, each once, however many links lead to it.
+
+    Hidden ones and those that begin with _ are left out.
+    """
+    if is_remote(pattern):
         found = _remote_matches(pattern)
-    return sorted(path for path in found if os.path.basename(path)[0] not in "._")
+    else:
+        found = [path for path in _local_matches(pattern) if os.path.isfile(path)]
+    named = sorted(path for path in found if os.path.basename(path)[0] not in "._")
+    if is_remote(pattern):
+        return named
+    return sorted({os.path.realpath(path): path for path in reversed(named)}.values())
+
+
+def _local_matches(pattern: str) -> list[str]:
+    """As glob.glob, but a folder is entered once only, so that loops of links end."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return glob.glob(pattern)
+    at = parts.index("**")
+    top, rest = os.sep.join(parts[:at]) or os.sep, os.sep.join(parts[at + 1 :]) or "*"
+    found, seen = [], set()
+    for base in glob.glob(top) if glob.has_magic(top) else [top]:
+        for folder, inner, _ in os.walk(base, followlinks=True):
+            real = os.path.realpath(folder)
+            if real in seen:
+                inner.clear()
+                continue
+            seen.add(real)
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
+            found += _local_matches(os.path.join(glob.escape(folder), rest))
+    return found
 
 
 def literal(path: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from isotropy.errors import brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.files import Column, File, FormatError, listed
-from isotropy.sources.flat import FlatFile, expect_size
+from isotropy.sources.files import Column, File, FormatError, listed, parsed
+from isotropy.sources.flat import FlatFile, expect_bytes
 from isotropy.sources.sinks import Sink
 
 DTYPES = {
@@ -21,30 +24,42 @@ DTYPES = {
     "I32": ("int32", "<i4"),
     "I16": ("int16", "<i2"),
     "I8": ("int8", "|i1"),
+    "U64": ("uint64", "<u8"),
+    "U32": ("uint32", "<u4"),
+    "U16": ("uint16", "<u2"),
     "U8": ("uint8", "|u1"),
 }
+
+
+HEADER_BYTES = 100_000_000  # the format's own limit
+LARGEST = 1 << 62
 
 
 class SafetensorsFile(FlatFile):
     kind = "safetensors"
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """One entry of the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
 def open_safetensors(path: str, column: Column, chunk_rows: int | None) -> File:
     tensors, start = read_header(path)
     name = choose(tensors, column)
-    entry = tensors[name]
-    n_rows, n_features = entry["shape"]
-    if entry["dtype"] not in DTYPES:
+    tensor = tensors[name]
+    if tensor.dtype not in DTYPES:
         raise FormatError(
-            f"holds {name!r} in {entry['dtype']}. Save it in one of {listed(list(DTYPES))}."
+            f"holds {brief(name)} in {one_line(tensor.dtype, 40)}. Save it in one of "
+            f"{listed(list(DTYPES))}."
         )
-    dtype, stored = DTYPES[entry["dtype"]]
-    begin, end = entry["data_offsets"]
-    if end - begin != n_rows * n_features * np.dtype(stored).itemsize:
-        raise FormatError(
-            f"is damaged: the size of {name!r} does not fit its shape. Copy it again."
-        )
-    expect_size(path, start + end)
+    dtype, stored = DTYPES[tensor.dtype]
+    n_rows, n_features = tensor.shape
     return SafetensorsFile(
         path=path,
         n_rows=n_rows,
@@ -52,33 +67,72 @@ def open_safetensors(path: str, column: Column, chunk_rows: int | None) -> File:
         dtype=dtype,
         column=name,
         chunk_rows=chunk_rows,
-        offset=start + begin,
+        offset=start + tensor.begin,
         stored=stored,
     )
 
 
-def read_header(path: str) -> tuple[dict[str, dict[str, Any]], int]:
-    """(entry of each tensor, offset of the first byte after the header)."""
+def read_header(path: str) -> tuple[dict[str, Tensor], int]:
+    """(entry of each tensor, offset of the first byte after the header), as the format has it.
+
+    Together the tensors take up all bytes after the header, and none of them twice.
+    """
     size, _ = paths.status(path)
     length = int.from_bytes(paths.read_bytes(path, 0, 8), "little")
-    if length > size - 8:
+    if length > min(size - 8, HEADER_BYTES):
         raise FormatError(
             f"is truncated or not a safetensors file: a header of {length} bytes does not fit its "
             f"{size}. Write or copy it again."
         )
-    tensors = json.loads(paths.read_bytes(path, 8, length))
-    if not isinstance(tensors, dict):
-        raise ValueError("its header is not a JSON object")
-    tensors.pop("__metadata__", None)
+    text = paths.read_bytes(path, 8, length)
+    header = parsed(text, "a header")
+    if not isinstance(header, dict) or not text.startswith(b"{"):
+        raise FormatError("has a header that is not a JSON object. Write or copy it again.")
+    metadata = header.pop("__metadata__", None) or {}
+    if not (isinstance(metadata, dict) and all(isinstance(x, str) for x in metadata.values())):
+        raise FormatError("has __metadata__ that is not of texts. Write or copy it again.")
+    tensors = {name: _tensor(name, entry) for name, entry in header.items()}
+    at = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != at:
+            raise FormatError(
+                f"is damaged: {brief(name)} begins at byte {tensor.begin}, where those before it "
+                f"end at {at}. Write or copy it again."
+            )
+        at = tensor.end
+    expect_bytes(size - 8 - length, at)
     return tensors, 8 + length
 
 
-def choose(tensors: dict[str, dict[str, Any]], column: Column) -> str:
+def _tensor(name: str, entry: Any) -> Tensor:
+    """An entry, which must be whole: a text, and lists of whole numbers."""
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    values: Any = [fields.get(key) for key in ("dtype", "shape", "data_offsets")]
+    dtype, shape, place = values
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(place) or len(place) != 2:
+        raise FormatError(
+            f"is damaged: its header has no dtype, shape and place for {brief(name)}, or not as "
+            "whole numbers. Write or copy it again."
+        )
+    begin, end = place
+    itemsize = np.dtype(DTYPES[dtype][1]).itemsize if dtype in DTYPES else 0
+    if end < begin or (itemsize and end - begin != math.prod(shape) * itemsize):
+        raise FormatError(
+            f"is damaged: the size of {brief(name)} does not fit its shape. Copy it again."
+        )
+    return Tensor(dtype, tuple(shape), begin, end)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(x) is int and 0 <= x < LARGEST for x in value)
+
+
+def choose(tensors: dict[str, Tensor], column: Column) -> str:
     """The tensor that column names, by default the only matrix."""
-    shapes = [f"{name!r} {tuple(entry['shape'])}" for name, entry in tensors.items()]
-    there = ", ".join(shapes[:20]) + (f" and {len(shapes) - 20} others" if shapes[20:] else "")
+    shapes = [(name, tensor.shape) for name, tensor in tensors.items()]
+    there = listed(shapes, word=lambda item: f"{brief(item[0])} {brief(item[1])}")
     if column is None:
-        matrices = [name for name, entry in tensors.items() if len(entry["shape"]) == 2]
+        matrices = [name for name, tensor in tensors.items() if len(tensor.shape) == 2]
         if len(matrices) != 1:
             raise FormatError(
                 f"holds {len(matrices)} matrices among {there}. Choose a tensor with column."
@@ -86,9 +140,9 @@ def choose(tensors: dict[str, dict[str, Any]], column: Column) -> str:
         return matrices[0]
     name = str(column)
     if name not in tensors:
-        raise FormatError(f"has no tensor {name!r}, only {there}. Choose one with column.")
-    if len(tensors[name]["shape"]) != 2:
-        raise FormatError(f"holds {name!r} without two dimensions: {there}. Choose another.")
+        raise FormatError(f"has no tensor {brief(name)}, only {there}. Choose one with column.")
+    if len(tensors[name].shape) != 2:
+        raise FormatError(f"holds {brief(name)} without two dimensions: {there}. Choose another.")
     return name
 
 

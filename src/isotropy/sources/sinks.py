@@ -16,7 +16,7 @@ from isotropy.checks import Array
 from isotropy.errors import InputError
 from isotropy.sources.base import Source
 from isotropy.sources.files import wide
-from isotropy.sources.flat import narrowed
+from isotropy.sources.flat import narrowed, widened
 from isotropy.sources.guard import guard, output_path
 from isotropy.writing import NewFile, explained, shown
 
@@ -134,15 +134,12 @@ class Sink:
         return "float64" if wide(dtype) else "float32"
 
     def _cast(self, rows: NDArray[Any]) -> NDArray[Any]:
-        if self.dtype == "bfloat16":
-            return narrowed(rows)
         with np.errstate(over="ignore"):
-            cast = rows.astype(self.dtype, copy=False)
-        if cast.dtype == np.float16 and np.isinf(cast).any():
-            raise InputError(
-                f"{self.caller}: values must fit float16 to be written like the input, got "
-                f"{np.abs(rows).max():g}. Choose another dtype, such as 'float32'."
-            )
+            narrow = self.dtype == "bfloat16"
+            cast = narrowed(rows) if narrow else rows.astype(self.dtype, copy=False)
+            values = widened(cast) if narrow else cast
+        if values is not rows:
+            checks.fits(values, rows, self.dtype, self.caller, self.n_rows)
         return cast
 
     def _explained(self) -> contextlib.AbstractContextManager[None]:

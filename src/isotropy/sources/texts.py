@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from isotropy import checks
 from isotropy.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ def distinct(texts: Sequence[Text]) -> tuple[list[Text], dict[Text, int]]:
     return list(numbers), numbers
 
 
+def expect_texts(texts: Any, name: str, caller: str) -> list[Text]:
+    """The texts as a list, which must hold nothing else."""
+    found = checks.listing(texts, name, caller)
+    for number, text in enumerate(found):
+        if not isinstance(text, (str, Span)):
+            raise InputError(
+                f"{caller}: {name} must be texts, got {type(text).__name__} in place {number}."
+            )
+    return found
+
+
 class Texts(Protocol):
     """Texts in blocks of bounded size that can be read, and read again."""
 
@@ -66,7 +78,7 @@ class TextList:
     n_blank = 0
 
     def __init__(self, texts: Sequence[Text], caller: str = "Encoder") -> None:
-        self.texts = list(texts)
+        self.texts = checks.listing(texts, "texts", caller)
         if not self.texts:
             raise InputError(f"{caller}: texts must have at least one text, got none.")
         for number, text in enumerate(self.texts):

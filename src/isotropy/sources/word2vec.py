@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -11,16 +12,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.csv import parse
-from isotropy.sources.files import Column, File, FormatError, Rows
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows
 from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
 from isotropy.sources.sinks import Sink
 
 WORD = "word"
 BLOCK = 1 << 24
+SLACK = 64  # bytes that may follow the last row, as long as they are spaces and line breaks
+NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class WordsFile(LinesFile):
@@ -54,12 +57,15 @@ class WordsFile(LinesFile):
         for i, line in enumerate(lines):
             word, *values = line.rstrip(b" ").rsplit(b" ", self.n_features)
             try:
+                too_few = len(values) < self.n_features  # one would be taken for all of them
+                if too_few or b"_" in b"".join(values) or ends_in_number(word):
+                    raise ValueError(line)
                 rows[i] = values
             except ValueError:
                 raise FormatError(
-                    f"has {len(values)} numbers or other text in row {first_row + i}, after the "
-                    f"word {word.decode(errors='replace')!r}, where it must have "
-                    f"{self.n_features} numbers. Correct that line."
+                    f"must have a word and {self.n_features} numbers in row {first_row + i}, got "
+                    f"{brief(line[:200].decode(errors='replace'))}. Correct that line, or the "
+                    "numbers in the first one."
                 ) from None
             words.append(word.decode(errors="replace"))
         return words, rows
@@ -76,13 +82,15 @@ class BinaryWordsFile(LinesFile):
         data = paths.read_bytes(self.path, *place)
         words: list[str] = []
         rows = np.empty((n_rows, self.n_features), np.float32)
-        position = 0
+        values, position = 4 * self.n_features, 0
         for i in range(n_rows):
-            space = data.index(b" ", position)
+            begin = data.find(b" ", position) + 1
+            if not begin or begin + values > len(data):
+                raise FormatError(TRUNCATED)
             if carry:
-                words.append(data[position:space].lstrip(b"\n").decode(errors="replace"))
-            rows[i] = np.frombuffer(data, "<f4", self.n_features, space + 1)
-            position = space + 1 + 4 * self.n_features
+                words.append(data[position : begin - 1].lstrip(b"\n").decode(errors="replace"))
+            rows[i] = np.frombuffer(data, "<f4", self.n_features, begin)
+            position = begin + values
         yield rows, pa.table({WORD: words}) if carry else None
 
 
@@ -90,11 +98,18 @@ def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
     lines = first_lines(path).split(b"\n")[:100]
     n_rows, n_features = _sizes(lines[0]) or (None, 0)
     start = len(lines[0]) + 1 if n_rows is not None else 0
+    rows = [line.split() for line in lines[n_rows is not None :] if line.strip()]
+    fewest = min((len(row) - 1 for row in rows), default=0)
     if n_rows is None:
-        n_features = len(lines[0].split()) - 1
-        firsts = [line.split(b" ", 1)[0] for line in lines if line]
-        if n_features < 1 or all(map(_is_number, firsts)) or not _is_number(lines[0].split()[-1]):
+        n_features = fewest
+        firsts = [row[0] for row in rows]
+        if n_features < 1 or all(map(_is_number, firsts)) or not _is_number(rows[0][-1]):
             raise FormatError("has no words followed by numbers. Save a matrix as .npy or .csv.")
+    elif not rows or len(rows[0]) <= n_features:
+        raise FormatError(
+            f"has {len(rows[0]) - 1 if rows else 'no'} numbers in its first row, and its header "
+            f"promises {n_features}. Correct the header, or copy it again."
+        )
     marks = mark(path, start, chunk_rows or text_rows(n_features))
     found = sum(count for count, _, _ in marks)
     if n_rows not in (None, found):
@@ -106,6 +121,7 @@ def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
         dtype="float32",
         chunk_rows=chunk_rows,
         marks=marks,
+        others=((WORD, "string"),),
     )
 
 
@@ -115,14 +131,28 @@ def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File
     if sizes is None:
         raise FormatError("does not begin with the numbers of rows and of features, as word2vec's.")
     n_rows, n_features = sizes
-    marks = _mark_binary(path, len(header) + 1, n_rows, n_features, chunk_rows)
+    size, _ = paths.status(path)
+    start = len(header) + 1
+    if n_rows * (1 + 4 * n_features) > size - start:
+        raise FormatError(
+            f"is truncated: its {size} bytes cannot hold {n_rows} rows of {n_features} features, "
+            "as its header promises. Copy it again."
+        )
+    marks = tuple(_mark_binary(path, start, n_rows, n_features, chunk_rows))
+    end = sum(marks[-1][1:]) if marks else start
+    if paths.read_bytes(path, end, 1 + SLACK).strip() or size > end + SLACK:
+        raise FormatError(
+            f"has more than the {n_rows} rows of {n_features} features that its header promises. "
+            "Correct the header, or copy it again."
+        )
     return BinaryWordsFile(
         path=path,
         n_rows=n_rows,
         n_features=n_features,
         dtype="float32",
         chunk_rows=chunk_rows,
-        marks=tuple(marks),
+        marks=marks,
+        others=((WORD, "string"),),
     )
 
 
@@ -136,12 +166,19 @@ def _mark_binary(
         for i in range(1, n_rows + 1):
             space = data.find(b" ", position)
             if space < 0 or space + 1 + values > len(data):
-                data, origin, position = data[position:] + file.read(BLOCK), origin + position, 0
+                more = file.read(max(BLOCK, 2 * values))
+                data, origin, position = data[position:] + more, origin + position, 0
                 space = data.find(b" ")
                 if space < 0 or space + 1 + values > len(data):
                     raise FormatError(
                         f"is truncated: {i - 1} of {n_rows} rows are there. Copy it again."
                     )
+            word = data[position:space].lstrip(b"\n")
+            if b"\n" in word or b"\0" in word:
+                raise FormatError(
+                    f"must have a word before row {i - 1}, got {brief(word[:100])}. Check whether "
+                    f"its rows have {n_features} features, as its header promises."
+                )
             position = space + 1 + values
             if i % rows == 0 or i == n_rows:
                 end = origin + position
@@ -154,8 +191,17 @@ def _sizes(line: bytes) -> tuple[int, int] | None:
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return None
+    if max(map(len, parts)) > 18:
+        raise FormatError(f"begins with {brief(line[:100])}, and no file has as many rows.")
     n_rows, n_features = map(int, parts)
-    return (n_rows, n_features) if n_features else None
+    if not n_features:
+        raise FormatError("has a header that promises rows of 0 features. Correct it.")
+    return n_rows, n_features
+
+
+def ends_in_number(word: bytes) -> bool:
+    """Whether a word with spaces ends in a number, so that it may be the first of its values."""
+    return b" " in word and NUMBER.fullmatch(word.rsplit(b" ", 1)[1]) is not None
 
 
 def _is_number(text: bytes) -> bool:
@@ -184,6 +230,12 @@ class WordsSink(Sink):
         words = [str(word) for word in carried.column("word").to_pylist()]
         if any("\n" in word for word in words):
             raise InputError(f"{self.caller}: words must have no line break. Write .parquet.")
+        for word in words:
+            if ends_in_number(word.encode()):
+                raise InputError(
+                    f"{self.caller}: words must not end in a space and a number, which readers "
+                    f"take for a value, got {brief(word)}. Write .parquet."
+                )
         kind = np.float64 if self.dtype == "float64" else np.float32
         columns = [pa.array(column) for column in rows.T.astype(kind)]
         text = io.BytesIO()

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from isotropy import checks, linalg
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.linalg import Floats
 from isotropy.sources.texts import Span, Text, distinct, whole
 from isotropy.tasks.outcomes import Outcome
@@ -83,16 +83,18 @@ class Task(ABC):
         self, items: Sequence[tuple[Text, ...]], part: Sequence[str] | None, name: str
     ) -> None:
         self.name = name
+        items = checks.listing(items, "items", self._caller)
         if len(items) < 2:
             raise InputError(
                 f"{self._caller}: {name!r} must have at least 2 items, got {len(items)}."
             )
         for number, item in enumerate(items):
-            if isinstance(item, str) or len(item) not in self.widths or len(item) != len(items[0]):
+            whole = isinstance(item, (list, tuple, np.ndarray)) and len(item) in self.widths
+            if not whole or len(item) != len(items[0]):
                 raise InputError(
                     f"{self._caller}: item {number} must have "
                     f"{' or '.join(map(str, self.widths))} texts, as many as the others, got "
-                    f"{item!r}."
+                    f"{brief(item)}."
                 )
             self._expect_text(item, f"item {number}")
         self.part = np.asarray([UNDIVIDED] * len(items) if part is None else part)

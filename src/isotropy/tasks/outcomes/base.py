@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from isotropy import checks, linalg
 from isotropy.engines import over_threads
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
@@ -133,11 +134,9 @@ def indicator(codes: Integers, n_codes: int | None = None) -> Any:
 
 def numbers(values: Any, name: str, caller: str, n_items: int | None = None) -> Floats:
     """values as finite float64 of shape (n_items,)."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{caller}: {name} must be numbers: {error}.") from None
-    _expect_items(array, name, caller, n_items)
+    given = linalg.to_numpy(checks.real_numbers(values, name, caller))
+    _expect_items(given, name, caller, n_items)
+    array = given.astype(np.float64)
     if not np.isfinite(array).all():
         bad = np.flatnonzero(~np.isfinite(array))
         raise InputError(
