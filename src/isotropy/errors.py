@@ -59,6 +59,10 @@ class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
 
 
+class ClusterError(IsotropyError, RuntimeError):
+    """A cluster has lost what the work needs: its scheduler, its workers, or their memory."""
+
+
 def brief(value: object) -> str:
     """A value as a message shows it: one short line of printable characters, whatever it holds.
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import copy
+import logging
+import signal
 import time
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
+from isotropy import checks
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
 from isotropy.engines.local import n_threads, write_part
-from isotropy.errors import InputError, MissingExtraError
+from isotropy.errors import ClusterError, InputError, MissingExtraError
 from isotropy.sources import Chunk, PartsSink, Source
 from isotropy.threads import one_blas_thread
 
@@ -30,6 +35,17 @@ KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to t
 # nanny left the work waits for ever.
 LOST_WORKERS_COME_BACK = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
+PATIENCE = 300.0  # seconds without a worker until the work is given up
+SAID_AFTER = 10.0  # seconds without a worker until that is said
+CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
+CLOSING = 60.0  # seconds until a cluster that does not close is left to the end of this process
+TICK = 0.5  # seconds between two looks at the cluster
+ATTEMPTS = 3  # times that the same part of the work may be lost, 4 workers each time it was killed
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
 
 class Dask:
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
@@ -39,6 +55,10 @@ class Dask:
     workers, and the groups in their order here: the result does not depend on who finished
     first, and a lost worker's chunks are read again.
 
+    While no worker is left the work waits for one, and says so once; `ClusterError` ends it after
+    `patience` seconds, when the scheduler is lost, or when the same chunks have been lost three
+    times, as those are that no worker has the memory for.
+
     Parameters
     ----------
     scheduler : str, optional
@@ -46,38 +66,48 @@ class Dask:
         same files.
     n_workers : int, optional
         Processes of the local cluster where no scheduler is given; None is one a core.
+    patience : float
+        Seconds to wait while there is no worker.
     """
 
     name = "dask"
     in_process = False
 
-    def __init__(self, scheduler: str | None = None, n_workers: int | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: str | None = None,
+        n_workers: int | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         try:
-            import dask
-            from distributed import Client, LocalCluster
+            from distributed import Client
+            from distributed.utils import silence_logging_cmgr
         except ImportError:
             raise MissingExtraError(
                 "engine 'dask' needs dask, which is not installed. "
                 'Run: pip install "isotropy[dask]".'
             ) from None
-        self.cluster = None
-        self._patience: Any = None
-        if scheduler is None:
-            self._patience = dask.config.set(LOST_WORKERS_COME_BACK)
-            with dask.config.set({"distributed.nanny.pre-spawn-environ": KEEP_MEMORY}):
-                self.cluster = LocalCluster(
-                    n_workers=n_workers or n_threads(),
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=":0",
+        self.patience = checks.real(patience, "patience", "engine 'dask'", low=0)
+        self.cluster: Any = None
+        self._missing_since: float | None = None
+        self._said = False
+        self._question: concurrent.futures.Future[int] | None = None
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(silence_logging_cmgr(logging.CRITICAL))
+            if scheduler is None:
+                self.cluster = opened.enter_context(local_cluster(n_workers or n_threads()))
+            try:
+                self.client = Client(
+                    self.cluster or scheduler, timeout=min(CONNECTING, max(self.patience, 1))
                 )
-        try:
-            self.client = Client(self.cluster or scheduler, timeout="10s")
-        except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address and load
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InputError(
-                f"engine 'dask': scheduler {scheduler!r} must be reachable ({why})."
-            ) from None
+            except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address, load
+                raise InputError(
+                    f"engine 'dask': scheduler {scheduler!r} must be reachable "
+                    f"({first_line(error)})."
+                ) from None
+            opened.callback(closed, self.client)
+            self._address = scheduler or self.cluster.scheduler_address
+            self._opened = opened.pop_all()
 
     def reduce(
         self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
@@ -86,29 +116,22 @@ class Dask:
         n_groups = -(-len(chunks) // GROUP)
         kept.n_runs(n_groups)
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        shared = self._shared(source, list(statistics))
-        futures = [
-            None
-            if finished(kept, i, group)
-            else self._tree(shared, group, RUN if i + 1 < n_groups else 1)
-            for i, group in enumerate(groups)
-        ]
-        merged = fresh(statistics)
-        for i, group in enumerate(groups):
-            future, futures[i] = futures[i], None
-            partial = finished(kept, i, group) if future is None else future.result()
-            assert partial is not None
-            if future is not None:
-                kept.save(i, partial, group)
-            report(sum(chunk.n_rows for chunk in group))
-            merged.merge(partial)
-        return merged
+        done = [finished(kept, i, group) is not None for i, group in enumerate(groups)]
 
-    def _shared(self, *parts: Any) -> Any:
-        """What tasks share, as a task of its own: one that is lost can be made again."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-            return self.client.submit(together, *parts, pure=False)
+        def submit(i: int, shared: Any) -> Any:
+            return self._tree(shared, groups[i], RUN if i + 1 < n_groups else 1)
+
+        merged = fresh(statistics)
+        todo = [i for i in range(n_groups) if not done[i]]
+        with self._results(todo, submit, source, list(statistics)) as results:
+            for i, group in enumerate(groups):
+                partial = finished(kept, i, group) if done[i] else next(results)
+                assert partial is not None
+                if not done[i]:
+                    kept.save(i, partial, group)
+                report(sum(chunk.n_rows for chunk in group))
+                merged.merge(partial)
+        return merged
 
     def _tree(self, shared: Any, group: list[Chunk], n_together: int) -> Any:
         level = [
@@ -127,21 +150,16 @@ class Dask:
     def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
         chunks = source.chunks()
-        shared = self._shared(source, function, sink)
+
+        def submit(i: int, shared: Any) -> Any:
+            return self.client.submit(part_written, shared, i, chunks[i], pure=False)
+
         n_skipped = 0
-        with sink:
-            futures = [
-                self.client.submit(part_written, shared, i, chunk, pure=False)
-                for i, chunk in enumerate(chunks)
-            ]
-            try:
-                for chunk, future in zip(chunks, futures, strict=True):
-                    n_skipped += future.result()
-                    report(chunk.n_rows)
-            except BaseException:
-                self.client.cancel(futures)
-                self._wait_until_idle()
-                raise
+        numbers = range(len(chunks))
+        with sink, self._results(numbers, submit, source, function, sink) as results:
+            for chunk, found in zip(chunks, results, strict=True):
+                n_skipped += found
+                report(chunk.n_rows)
         return n_skipped
 
     def check(self, sink: Any) -> None:
@@ -151,20 +169,253 @@ class Dask:
                 "Give it a name without suffix."
             )
 
-    def _wait_until_idle(self) -> None:
-        """A part that is being written cannot be stopped, and must not outlive its folder."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            busy = self.client.run(lambda dask_worker: dask_worker.state.executing_count)
-            if not any(busy.values()):
-                return
-            time.sleep(0.02)
-
     def close(self) -> None:
-        self.client.close()
-        if self.cluster is not None:
-            self.cluster.close()
-            self._patience.__exit__(None, None, None)
+        self._opened.close()
+
+    @contextlib.contextmanager
+    def _results(
+        self, parts: Sequence[int], submit: Callable[[int, Any], Any], *shared: Any
+    ) -> Iterator[Iterator[Any]]:
+        """The results of parts of the work in their order; none of it goes on afterwards.
+
+        `submit` makes a part's task from its number and what tasks share.
+        """
+        futures: dict[int, Any] = {}
+        common = None
+
+        def begin(part: int) -> None:
+            nonlocal common
+            try:
+                if common is None or common.status not in ("pending", "finished"):
+                    common = self._shared(*shared)
+                futures[part] = submit(part, common)
+            except Exception:
+                self._expect_scheduler()  # a client that is closed takes no tasks
+                raise
+
+        def results() -> Iterator[Any]:
+            for part in parts:
+                for attempt in range(1, ATTEMPTS + 1):
+                    try:
+                        found = self._result(futures[part])
+                        break
+                    except Lost as lost:
+                        if attempt == ATTEMPTS:
+                            raise ClusterError(f"engine 'dask': {lost}") from None
+                        self._settle()
+                        begin(part)
+                del futures[part]
+                yield found
+
+        self._expect_scheduler()
+        try:
+            for part in parts:
+                begin(part)
+            yield results()
+        except BaseException:
+            self._stop(list(futures.values()))
+            raise
+
+    def _shared(self, *parts: Any) -> Any:
+        """What tasks share, as a task of its own: one that is lost can be made again."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+            return self.client.submit(together, *parts, pure=False)
+
+    def _result(self, future: Any) -> Any:
+        from distributed.scheduler import KilledWorker
+
+        try:
+            found = self._waited_for(fetched(self.client, future))
+        except (ClusterError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if future.status != "error":  # it was cancelled, or on its way when it was lost
+                raise Lost(
+                    f"the cluster lost the same chunks {ATTEMPTS} times "
+                    f"({first_line(error)}). Check the network and the scheduler's log."
+                ) from None
+            if isinstance(error, KilledWorker):
+                raise Lost(
+                    f"{ATTEMPTS * (error.allowed_failures + 1)} workers died while they worked on "
+                    "the same chunks, which may need more memory than a worker has. Give workers "
+                    "more of it, or make chunks smaller (chunk_rows, --chunk-rows)."
+                ) from None
+            if isinstance(error, MemoryError):
+                raise ClusterError(
+                    "engine 'dask': a worker has too little memory for a chunk. Give workers more "
+                    "of it, or make chunks smaller (chunk_rows, --chunk-rows)."
+                ) from None
+            if type(error).__module__ == KilledWorker.__module__:  # the scheduler's own
+                raise ClusterError(f"engine 'dask': {first_line(error)}") from None
+            raise
+        self._missing_since = None
+        return found
+
+    def _waited_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine on the client's loop gives, unless the cluster is lost before."""
+        task = self._begun(coroutine)
+        try:
+            while not concurrent.futures.wait([task], TICK).done:
+                self._expect_workers()
+            return task.result()
+        finally:
+            task.cancel()
+
+    def _begun(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
+
+    def _expect_scheduler(self) -> None:
+        """Raise where the client has given the scheduler up."""
+        if self.client.status in ("closing", "closed"):
+            raise ClusterError(
+                f"engine 'dask': the scheduler {self._address!r} was lost and did not come back. "
+                "Start it again and repeat this; a checkpoint keeps what is done."
+            )
+
+    def _expect_workers(self) -> None:
+        """Raise where there has been no worker for longer than it is worth waiting."""
+        self._expect_scheduler()
+        n_workers = self._n_workers()
+        if n_workers:
+            self._missing_since = None
+            return
+        now = time.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        missing = now - self._missing_since
+        why = "does not answer" if n_workers is None else "has no workers that take tasks"
+        if missing >= self.patience:
+            raise ClusterError(
+                f"engine 'dask': the scheduler {self._address!r} {why}, for {self.patience:g} s "
+                f"now. Start workers (dask worker {self._address}), or wait longer (--patience)."
+            )
+        if missing >= min(SAID_AFTER, self.patience / 2) and not self._said:
+            self._said = True
+            _log.warning(
+                "engine 'dask': the scheduler %r %s: waiting for up to %g s.",
+                *(self._address, why, self.patience),
+            )
+
+    def _n_workers(self) -> int | None:
+        """How many workers take or do tasks, None where the scheduler does not say."""
+        if self._question is None:
+            self._question = self._begun(n_working(self.client))
+        if not concurrent.futures.wait([self._question], TICK).done:
+            return None
+        question, self._question = self._question, None
+        lost = question.cancelled() or question.exception() is not None
+        return None if lost else question.result()
+
+    def _settle(self) -> None:
+        """Wait until every worker that the scheduler knows of has answered or is forgotten.
+
+        Where several died at a time, a task that is submitted before that may be lost with each.
+        """
+        with contextlib.suppress(OSError, concurrent.futures.CancelledError):
+            self._waited_for(executing(self.client))
+
+    def _stop(self, futures: list[Any]) -> None:
+        """End what was begun: a part that is being written must not outlive its folder."""
+        if self.client.status in ("closing", "closed"):
+            return
+        keys = {future.key for future in futures}
+        with contextlib.suppress(ClusterError, OSError, concurrent.futures.CancelledError):
+            self.client.cancel(futures)
+            while keys & self._waited_for(executing(self.client)):
+                time.sleep(TICK / 10)
+
+
+class Lost(Exception):
+    """A task was lost through no fault of its own, and can be submitted again."""
+
+
+@contextlib.contextmanager
+def local_cluster(n_workers: int) -> Iterator[Any]:
+    """Processes of this machine, which Ctrl-C does not reach: it is for this process to end them.
+
+    A terminal sends SIGINT to all of them. They are started by the thread of the loop, and inherit
+    from it which signals are blocked.
+    """
+    import dask
+    from distributed import LocalCluster
+    from distributed.utils import LoopRunner
+
+    with contextlib.ExitStack() as opened:
+        loop = LoopRunner()
+        with interrupts_blocked():
+            loop.start()
+        opened.callback(loop.stop)
+        opened.enter_context(dask.config.set(LOST_WORKERS_COME_BACK))
+        try:
+            with dask.config.set({"distributed.nanny.pre-spawn-environ": KEEP_MEMORY}):
+                cluster = LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=":0",
+                    silence_logs=logging.CRITICAL,
+                    loop=loop.loop,
+                )
+        except (RuntimeError, OSError) as error:
+            raise ClusterError(
+                f"engine 'dask': {n_workers} processes could not be started "
+                f"({first_line(error)}). Use fewer, or another engine."
+            ) from None
+        opened.callback(closed, cluster)
+        yield cluster
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Within, this thread and those that it starts do not take SIGINT, where there are signals."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def closed(opened: Any) -> None:
+    """Close a client or cluster, also one in trouble: its processes end with this one."""
+    with contextlib.suppress(
+        OSError, RuntimeError, AssertionError, concurrent.futures.CancelledError
+    ):
+        opened.close(timeout=CLOSING)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+async def fetched(client: Any, future: Any) -> Any:
+    """The result of a task."""
+    return await client.gather(future)
+
+
+async def n_working(client: Any) -> int:
+    """How many workers take tasks, or do one although they take no more for want of memory."""
+    workers = (await client.scheduler.identity())["workers"].values()
+    return sum(
+        worker["status"] == "running"
+        or worker.get("metrics", {}).get("task_counts", {}).get("executing", 0) > 0
+        for worker in workers
+    )
+
+
+async def executing(client: Any) -> set[str]:
+    """The tasks that are being done."""
+    found = await client.run(executed_here, on_error="ignore")
+    return set().union(*found.values())
+
+
+def executed_here(dask_worker: Any) -> list[str]:
+    """On a worker: the tasks that it is doing."""
+    return [task.key for task in dask_worker.state.executing]
 
 
 def finished(kept: Pass, run: int, group: list[Chunk]) -> Partial | None:
