@@ -51,6 +51,8 @@ class Commands(TyperGroup):
         try:
             with in_order():
                 code = super().main(args, standalone_mode=False, **kwargs)
+        except KeyboardInterrupt:
+            sys.exit(130)
         except IsotropyError as error:
             _tell("error", error, as_json)
             sys.exit(2)

@@ -16,6 +16,7 @@ from isotropy.cli.common import (
     EngineOption,
     JsonOption,
     OverwriteOption,
+    PatienceOption,
     RepairOption,
     SchedulerOption,
     SeedOption,
@@ -61,6 +62,7 @@ def calibrate(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
+    patience: PatienceOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
     skip_bad_rows: SkipOption = False,
@@ -76,7 +78,7 @@ def calibrate(
     check_target({"--save": save}, inputs, overwrite=overwrite, caller="calibrate")
     fitted = None if repair is None else load(repair)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "calibrate")
-    with running(engine, device, scheduler, None, "calibrate") as run:
+    with running(engine, device, scheduler, patience, None, "calibrate") as run:
         calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
         n_skipped = run.n_skipped
     expect_pairs(calibrator, rate)

@@ -98,6 +98,10 @@ SchedulerOption = Annotated[
     str | None,
     typer.Option(help="Scheduler of --engine dask; without it, processes of this machine."),
 ]
+PatienceOption = Annotated[
+    float | None,
+    typer.Option(help="Seconds that --engine dask waits while there are no workers [300].", min=0),
+]
 CheckpointOption = Annotated[
     Path | None,
     typer.Option(help="Folder that keeps what is done; the same command then goes on from it."),
@@ -203,15 +207,24 @@ def running(
     engine: EngineName,
     device: str | None,
     scheduler: str | None,
+    patience: float | None,
     checkpoint: Path | None,
     caller: str,
 ) -> Iterator[Run]:
     """The run that the arguments describe, with its progress shown on a terminal."""
-    for value, name, goes_with in ((device, "device", "torch"), (scheduler, "scheduler", "dask")):
-        if value is not None and engine != goes_with:
-            raise InputError(f"{caller}: --{name} goes with --engine {goes_with}, got {engine}.")
-    options = {"device": device} if engine == "torch" else {}
-    options |= {"scheduler": scheduler} if engine == "dask" else {}
+    given: dict[str, dict[str, Any]] = {
+        "torch": {"device": device},
+        "dask": {"scheduler": scheduler, "patience": patience},
+    }
+    options: dict[str, Any] = {}
+    for goes_with, values in given.items():
+        for name, value in values.items():
+            if value is not None and engine != goes_with:
+                raise InputError(
+                    f"{caller}: --{name} goes with --engine {goes_with}, got {engine}."
+                )
+            if value is not None:
+                options[name] = value
     made: Engine = named(str(engine), **options)
     progress = TerminalProgress()
     try:

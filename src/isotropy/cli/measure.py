@@ -15,6 +15,7 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     JsonOption,
+    PatienceOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
@@ -58,6 +59,7 @@ def measure(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
+    patience: PatienceOption = None,
     checkpoint: CheckpointOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
@@ -71,7 +73,7 @@ def measure(
     rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with (
-        running(engine, device, scheduler, checkpoint, "measure"),
+        running(engine, device, scheduler, patience, checkpoint, "measure"),
         warnings.catch_warnings(record=as_json) as caught,
     ):
         warnings.simplefilter("always", IsotropyWarning)
