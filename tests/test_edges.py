@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -113,12 +112,12 @@ def test_blas_threads_come_back_when_callers_overlap():
     def hold():
         with one_blas_thread():
             inside.set()
-            leave.wait(5)
+            leave.wait()
 
     holder = threading.Thread(target=hold)
     with one_blas_thread():
         holder.start()
-        inside.wait(5)
+        inside.wait()
         assert set(threads()) == {1}
     leave.set()
     holder.join()
@@ -127,19 +126,27 @@ def test_blas_threads_come_back_when_callers_overlap():
 
 def test_an_interrupt_ends_a_pass_soon(tmp_path):
     code = (
-        "import signal, time, numpy as np, isotropy\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "class Slow(isotropy.sources.ArraySource):\n"
+        "import atexit, signal, threading, numpy as np, isotropy\n"
+        "handled, read = threading.Event(), []\n"
+        "def interrupt(number, frame):\n"
+        "    handled.set()\n"
+        "    raise KeyboardInterrupt\n"
+        "signal.signal(signal.SIGINT, interrupt)\n"
+        "class Held(isotropy.sources.ArraySource):\n"
         "    def read(self, chunk):\n"
-        "        time.sleep(0.1)\n"
+        "        read.append(chunk)\n"
+        "        if len(read) == 9:\n"
+        "            print('in the middle', flush=True)\n"
+        "        if len(read) >= 9:\n"
+        "            handled.wait()\n"
         "        yield from super().read(chunk)\n"
-        "print('ready', flush=True)\n"
-        "isotropy.measure(Slow(np.ones((2000, 2)), chunk_rows=5))\n"
+        "atexit.register(lambda: print(len(read)))\n"
+        "isotropy.measure(Held(np.ones((50_000, 2)), chunk_rows=5))\n"
     )
-    run = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    run.stdout.readline()
-    time.sleep(1)
-    run.send_signal(signal.SIGINT)
-    assert run.wait(10) != 0  # the whole pass would take 20 s
+    ) as run:
+        run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        assert 9 <= int(run.stdout.read()) < 10_000  # of the first pass alone
+    assert run.returncode != 0

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -248,6 +249,7 @@ def test_swapped_arguments_get_a_hint(path, saved, X, tmp_path):
 
 
 def test_show_says_what_a_saved_repair_is(path, tmp_path):
+    began = int(time.time())
     saved = tmp_path / "repair.safetensors"
     line = ("repair", path, "--method", "whiten", "--whitening", "pca", "--n-components", 5)
     done(*line, "--save", saved, "--note", "some text")
@@ -260,7 +262,7 @@ def test_show_says_what_a_saved_repair_is(path, tmp_path):
     assert (found["method"], found["n_features"], found["n_features_out"]) == ("whiten", 8, 5)
     assert found["params"] == isotropy.load(saved).get_params()
     assert found["affine"] is True
-    assert abs(time.time() - datetime.fromisoformat(found["time"]).timestamp()) < 600
+    assert began <= datetime.fromisoformat(found["time"]).timestamp() <= time.time()
 
 
 def test_show_says_how_a_repair_of_tokens_is_applied(X, tmp_path):
@@ -287,7 +289,7 @@ def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):
     clusters.save(saved, level="token", overwrite=True)
     line = ["apply", saved, tmp_path / "x.npy", "--out", out, "--overwrite"]
     command = [sys.executable, "-m", "isotropy", *map(str, line)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)
     assert result.stderr.startswith("warning: apply: ClusterRemoval was chosen for the rows of tok")
     assert "Use `isotropy embed --repair`" in result.stderr
@@ -299,7 +301,7 @@ def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
     np.save(far, np.tile(3 * X + 10, (10, 1)))
     line = ["apply", saved, far, "--out", out, "--chunk-rows", 2000]
     command = [sys.executable, "-m", "isotropy", *map(str, line)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.count("\n") == 1
     start = "warning: apply: 10,000 rows are far from the fitted ones: Frechet distance "
@@ -369,6 +371,15 @@ def slowly(self, chunk):
     yield from read(self, chunk)
 
 files.FileSource.read = slowly
+from rich.progress import Progress
+
+def drawn(method):
+    def call(self, *arguments, **options):
+        method(self, *arguments, **options)
+        self.refresh()
+    return call
+
+Progress.advance, Progress.update = drawn(Progress.advance), drawn(Progress.update)
 cli.app(sys.argv[1:])
 """
 
@@ -379,8 +390,8 @@ def test_a_terminal_gets_a_bar_with_rows_a_second_and_time_left(path):
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
         os.close(theirs)
-        shown, deadline = b"", time.monotonic() + 60
-        while time.monotonic() < deadline:
+        shown = b""
+        while True:
             try:
                 shown += os.read(ours, 4096)
             except OSError:  # the other end is closed
@@ -391,13 +402,13 @@ def test_a_terminal_gets_a_bar_with_rows_a_second_and_time_left(path):
     text = shown.decode()
     assert "rows/s" in text
     assert "pass 1" in text
-    assert "0:00:0" in text
+    assert re.search(r"\d:\d\d:\d\d", text)
 
 
 def test_real_commands_are_silent_when_piped(path, X, tmp_path):
     def command(*arguments):
         line = [sys.executable, "-m", "isotropy", *map(str, arguments)]
-        result = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(line, capture_output=True, text=True)
         return result.returncode, result.stdout, result.stderr
 
     saved, out = tmp_path / "repair.safetensors", tmp_path / "fixed.npy"
@@ -415,7 +426,7 @@ def test_a_warning_does_not_spoil_the_output(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((10, 8)))
     line = ("repair", tmp_path / "x.npy", "--method", "cluster-removal", "--n-components", "1")
     command = [sys.executable, "-m", "isotropy", *map(str, line), "--save", tmp_path / "r"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "")
     assert "n_clusters=27 is more than the 10 rows" in result.stderr
 

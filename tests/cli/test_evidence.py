@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -643,6 +642,15 @@ def slowly(*arguments):
     return outcomes(*arguments)
 
 trials.Bench.outcomes = slowly
+from rich.progress import Progress
+
+def drawn(method):
+    def call(self, *arguments, **options):
+        method(self, *arguments, **options)
+        self.refresh()
+    return call
+
+Progress.advance, Progress.update = drawn(Progress.advance), drawn(Progress.update)
 cli.app(sys.argv[1:])
 """
 
@@ -660,8 +668,8 @@ def test_a_terminal_gets_a_bar_of_repairs(planted, command):
         env=environment,
     ) as process:
         os.close(theirs)
-        shown, deadline = b"", time.monotonic() + 60
-        while time.monotonic() < deadline:
+        shown = b""
+        while True:
             try:
                 shown += os.read(ours, 4096)
             except OSError:  # the other end is closed
@@ -681,7 +689,6 @@ def test_a_pipe_gets_the_result_alone(planted):
         [sys.executable, "-m", "isotropy", *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert set(json.loads(result.stdout)) >= PROMISED

@@ -186,7 +186,7 @@ def test_a_killed_command_goes_on_and_prints_the_same(path, tmp_path, killed_whe
     kept = tmp_path / "kept"
     line = ("measure", path, "--json", "--chunk-rows", "250", "--metrics", ",".join(METRICS))
     killed_when(
-        lambda: len(list(kept.glob("*/run-*.safetensors"))) >= 2, *line, "--checkpoint", kept
+        lambda: len(list(kept.glob("*/run-*.safetensors"))) >= 1, *line, "--checkpoint", kept
     )
     assert not (kept / "pass-001").exists(), "it was killed too late to matter"
     resumed = command(*line, "--checkpoint", kept)

@@ -28,6 +28,9 @@ def compared(rows):
     return evidence.compare(rows[order], task, ["center", "whiten"], transductive=True)
 
 
+PATIENCE = 1_500_000  # milliseconds: a busy machine takes its time
+
+
 @pytest.fixture(scope="module")
 def layers(rows):
     geometry = isotropy.measure(rows).to_dict()
@@ -52,13 +55,14 @@ def opened(browser, written):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
         page.on("request", lambda request: said.append(request.url)
                 if not request.url.startswith(("file:", "data:", "blob:")) else None)  # fmt: skip
         page.goto(written.as_uri())
-        page.wait_for_selector("html[data-drawn=yes]", timeout=60_000)
+        page.wait_for_selector("html[data-drawn=yes]")
         return page
 
     yield open_at
@@ -224,10 +228,11 @@ def odd(browser, rows, tmp_path):
     pq.write_table(pa.table(columns | {"vector": vectors}), tmp_path / "odd.parquet")
     report.write(tmp_path / "odd.parquet", tmp_path / "odd.html")
     page = browser.new_page(viewport={"width": 360, "height": 900})
+    page.set_default_timeout(PATIENCE)
     said = []
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto((tmp_path / "odd.html").as_uri())
-    page.wait_for_selector("html[data-drawn=yes]", timeout=60_000)
+    page.wait_for_selector("html[data-drawn=yes]")
     yield page
     page.close()
     assert said == []

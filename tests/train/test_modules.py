@@ -244,5 +244,5 @@ def test_processes_share_their_statistics(tmp_path):
         for rank in range(2)
     ]
     for process in running:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
         assert out.strip() == "equal", err
