@@ -11,6 +11,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from isotropy import checks
@@ -35,9 +36,12 @@ KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to t
 # nanny left the work waits for ever.
 LOST_WORKERS_COME_BACK = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
+SILENT = logging.CRITICAL + 1  # what matters of the cluster's log is said by errors of ours
+
 PATIENCE = 300.0  # seconds without a worker until the work is given up
 SAID_AFTER = 10.0  # seconds without a worker until that is said
 CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
+STOPPING = 10.0  # seconds without a worker until work that is stopped is no longer waited for
 CLOSING = 60.0  # seconds until a cluster that does not close is left to the end of this process
 TICK = 0.5  # seconds between two looks at the cluster
 ATTEMPTS = 3  # times that the same part of the work may be lost, 4 workers each time it was killed
@@ -93,7 +97,7 @@ class Dask:
         self._said = False
         self._question: concurrent.futures.Future[int] | None = None
         with contextlib.ExitStack() as opened:
-            opened.enter_context(silence_logging_cmgr(logging.CRITICAL))
+            opened.enter_context(silence_logging_cmgr(SILENT))
             if scheduler is None:
                 self.cluster = opened.enter_context(local_cluster(n_workers or n_threads()))
             try:
@@ -252,15 +256,16 @@ class Dask:
         self._missing_since = None
         return found
 
-    def _waited_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine on the client's loop gives, unless the cluster is lost before."""
+    def _waited_for(self, coroutine: Coroutine[Any, Any, T], stopping: bool = False) -> T:
+        """What a coroutine on the client's loop gives, unless the cluster is lost before.
+
+        One that is no longer waited for ends with its task or with the client: distributed logs
+        what it leaves behind when it is cancelled.
+        """
         task = self._begun(coroutine)
-        try:
-            while not concurrent.futures.wait([task], TICK).done:
-                self._expect_workers()
-            return task.result()
-        finally:
-            task.cancel()
+        while not concurrent.futures.wait([task], TICK).done:
+            self._expect_workers(stopping)
+        return task.result()
 
     def _begun(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
@@ -273,7 +278,7 @@ class Dask:
                 "Start it again and repeat this; a checkpoint keeps what is done."
             )
 
-    def _expect_workers(self) -> None:
+    def _expect_workers(self, stopping: bool) -> None:
         """Raise where there has been no worker for longer than it is worth waiting."""
         self._expect_scheduler()
         n_workers = self._n_workers()
@@ -285,12 +290,12 @@ class Dask:
             self._missing_since = now
         missing = now - self._missing_since
         why = "does not answer" if n_workers is None else "has no workers that take tasks"
-        if missing >= self.patience:
+        if missing >= (min(STOPPING, self.patience) if stopping else self.patience):
             raise ClusterError(
                 f"engine 'dask': the scheduler {self._address!r} {why}, for {self.patience:g} s "
                 f"now. Start workers (dask worker {self._address}), or wait longer (--patience)."
             )
-        if missing >= min(SAID_AFTER, self.patience / 2) and not self._said:
+        if missing >= min(SAID_AFTER, self.patience / 2) and not (self._said or stopping):
             self._said = True
             _log.warning(
                 "engine 'dask': the scheduler %r %s: waiting for up to %g s.",
@@ -322,7 +327,7 @@ class Dask:
         keys = {future.key for future in futures}
         with contextlib.suppress(ClusterError, OSError, concurrent.futures.CancelledError):
             self.client.cancel(futures)
-            while keys & self._waited_for(executing(self.client)):
+            while keys & self._waited_for(executing(self.client), stopping=True):
                 time.sleep(TICK / 10)
 
 
@@ -335,7 +340,8 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     """Processes of this machine, which Ctrl-C does not reach: it is for this process to end them.
 
     A terminal sends SIGINT to all of them. They are started by the thread of the loop, and inherit
-    from it which signals are blocked.
+    from it which signals are blocked. The resource tracker is started before, as it unblocks them
+    in the thread that does so.
     """
     import dask
     from distributed import LocalCluster
@@ -343,6 +349,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
 
     with contextlib.ExitStack() as opened:
         loop = LoopRunner()
+        resource_tracker.ensure_running()
         with interrupts_blocked():
             loop.start()
         opened.callback(loop.stop)
@@ -354,7 +361,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
                     threads_per_worker=1,
                     processes=True,
                     dashboard_address=":0",
-                    silence_logs=logging.CRITICAL,
+                    silence_logs=SILENT,
                     loop=loop.loop,
                 )
         except (RuntimeError, OSError) as error:
