@@ -101,9 +101,7 @@ class Dask:
             if scheduler is None:
                 self.cluster = opened.enter_context(local_cluster(n_workers or n_threads()))
             try:
-                self.client = Client(
-                    self.cluster or scheduler, timeout=min(CONNECTING, max(self.patience, 1))
-                )
+                self.client = Client(self.cluster or scheduler, timeout=CONNECTING)
             except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address, load
                 raise InputError(
                     f"engine 'dask': scheduler {scheduler!r} must be reachable "
@@ -273,30 +271,39 @@ class Dask:
     def _expect_scheduler(self) -> None:
         """Raise where the client has given the scheduler up."""
         if self.client.status in ("closing", "closed"):
-            raise ClusterError(
-                f"engine 'dask': the scheduler {self._address!r} was lost and did not come back. "
-                "Start it again and repeat this; a checkpoint keeps what is done."
-            )
+            raise self._lost_scheduler()
+
+    def _lost_scheduler(self) -> ClusterError:
+        return ClusterError(
+            f"engine 'dask': the scheduler {self._address!r} was lost and did not come back. "
+            "Start it again and repeat this; a checkpoint keeps what is done."
+        )
 
     def _expect_workers(self, stopping: bool) -> None:
         """Raise where there has been no worker for longer than it is worth waiting."""
         self._expect_scheduler()
         n_workers = self._n_workers()
-        if n_workers:
+        lost = self.client.status == "connecting"
+        if n_workers and not lost:
             self._missing_since = None
             return
         now = time.monotonic()
         if self._missing_since is None:
             self._missing_since = now
         missing = now - self._missing_since
-        why = "does not answer" if n_workers is None else "has no workers that take tasks"
-        if missing >= (min(STOPPING, self.patience) if stopping else self.patience):
+        silent = n_workers is None and not lost  # it may have a lot to do
+        why = "does not answer" if silent else "has no workers that take tasks"
+        patience = min(STOPPING, self.patience) if stopping else self.patience
+        if missing >= (max(patience, CONNECTING) if silent else patience):
+            if lost:
+                raise self._lost_scheduler()
             raise ClusterError(
                 f"engine 'dask': the scheduler {self._address!r} {why}, for {self.patience:g} s "
                 f"now. Start workers (dask worker {self._address}), or wait longer (--patience)."
             )
         if missing >= min(SAID_AFTER, self.patience / 2) and not (self._said or stopping):
             self._said = True
+            why = "was lost" if lost else why
             _log.warning(
                 "engine 'dask': the scheduler %r %s: waiting for up to %g s.",
                 *(self._address, why, self.patience),
