@@ -345,6 +345,7 @@ def test_a_worker_that_comes_late_is_waited_for(cluster, rows, caplog):
 def test_what_is_lost_and_does_not_come_back_gets_one_line(cluster, rows, marks, raises, who, what):
     worker = cluster.start_worker()
     engine = engines.named("dask", scheduler=cluster.address, patience=1)
+    engine.client.wait_for_workers(1)
     source = marks.held(rows, 5)
 
     def kill():
@@ -369,6 +370,7 @@ def test_what_is_lost_and_does_not_come_back_gets_one_line(cluster, rows, marks,
 def test_a_scheduler_that_is_gone_between_two_passes_gets_one_line(cluster, rows, raises):
     cluster.start_worker()
     engine = engines.named("dask", scheduler=cluster.address, patience=1)
+    engine.client.wait_for_workers(1)
     numbers(rows, engine)
     cluster.scheduler.kill()
     cluster.scheduler.wait()
