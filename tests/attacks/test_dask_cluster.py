@@ -297,12 +297,12 @@ def idle(tmp_path_factory):
     ids=lambda line: " ".join(line[::2]),
 )
 def test_a_scheduler_without_workers_gets_one_line(idle, rows, refused, line):
-    options = ("--engine", "dask", "--scheduler", idle.address, "--patience", "0.5")
+    options = ("--engine", "dask", "--scheduler", idle.address, "--worker-timeout", "0.5")
     refused(*line, *options, says="has no workers")
 
 
 def test_waiting_for_workers_is_said_once(idle, rows, caplog, raises):
-    engine = engines.named("dask", scheduler=idle.address, patience=1)
+    engine = engines.named("dask", scheduler=idle.address, worker_timeout=1)
     raises(isotropy.measure, rows, engine=engine, error=ClusterError, says="for 1 s now")
     raises(isotropy.measure, rows, engine=engine, error=ClusterError)
     engine.close()
@@ -312,9 +312,15 @@ def test_waiting_for_workers_is_said_once(idle, rows, caplog, raises):
     assert "waiting for up to 1 s" in said[0]
 
 
-@pytest.mark.parametrize("patience", [-1, "long", float("nan"), True])
-def test_a_patience_that_is_no_number_of_seconds_gets_one_line(idle, raises, patience):
-    raises(engines.named, "dask", scheduler=idle.address, patience=patience, says="patience must")
+@pytest.mark.parametrize("seconds", [-1, "long", float("nan"), True])
+def test_a_timeout_that_is_no_number_of_seconds_gets_one_line(idle, raises, seconds):
+    raises(
+        engines.named,
+        "dask",
+        scheduler=idle.address,
+        worker_timeout=seconds,
+        says="worker_timeout must",
+    )
 
 
 def test_a_worker_that_comes_late_is_waited_for(cluster, rows, caplog):
@@ -344,7 +350,7 @@ def test_a_worker_that_comes_late_is_waited_for(cluster, rows, caplog):
 @pytest.mark.parametrize("who", ["worker", "scheduler"])
 def test_what_is_lost_and_does_not_come_back_gets_one_line(cluster, rows, marks, raises, who, what):
     worker = cluster.start_worker()
-    engine = engines.named("dask", scheduler=cluster.address, patience=1)
+    engine = engines.named("dask", scheduler=cluster.address, worker_timeout=1)
     engine.client.wait_for_workers(1)
     source = marks.held(rows, 5)
 
@@ -369,7 +375,7 @@ def test_what_is_lost_and_does_not_come_back_gets_one_line(cluster, rows, marks,
 
 def test_a_scheduler_that_is_gone_between_two_passes_gets_one_line(cluster, rows, raises):
     cluster.start_worker()
-    engine = engines.named("dask", scheduler=cluster.address, patience=1)
+    engine = engines.named("dask", scheduler=cluster.address, worker_timeout=1)
     engine.client.wait_for_workers(1)
     numbers(rows, engine)
     cluster.scheduler.kill()

@@ -18,7 +18,14 @@ TAKING_SOURCES = [
     for name, command in COMMANDS.items()
     if any(parameter.name == "source" for parameter in command.params)
 ]
-ENGINE_OPTIONS = ("--engine", "--device", "--scheduler", "--patience", "--column", "--chunk-rows")
+ENGINE_OPTIONS = (
+    "--engine",
+    "--device",
+    "--scheduler",
+    "--worker-timeout",
+    "--column",
+    "--chunk-rows",
+)
 
 
 def run(*arguments):

@@ -16,12 +16,12 @@ from isotropy.cli.common import (
     EngineOption,
     JsonOption,
     OverwriteOption,
-    PatienceOption,
     RepairOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
     SourceArgument,
+    WorkerTimeoutOption,
     beside,
     destination,
     examples,
@@ -62,7 +62,7 @@ def calibrate(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
-    patience: PatienceOption = None,
+    worker_timeout: WorkerTimeoutOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
     skip_bad_rows: SkipOption = False,
@@ -78,7 +78,7 @@ def calibrate(
     check_target({"--save": save}, inputs, overwrite=overwrite, caller="calibrate")
     fitted = None if repair is None else load(repair)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "calibrate")
-    with running(engine, device, scheduler, patience, None, "calibrate") as run:
+    with running(engine, device, scheduler, worker_timeout, None, "calibrate") as run:
         calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
         n_skipped = run.n_skipped
     expect_pairs(calibrator, rate)

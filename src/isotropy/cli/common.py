@@ -98,7 +98,7 @@ SchedulerOption = Annotated[
     str | None,
     typer.Option(help="Scheduler of --engine dask; without it, processes of this machine."),
 ]
-PatienceOption = Annotated[
+WorkerTimeoutOption = Annotated[
     float | None,
     typer.Option(help="Seconds that --engine dask waits while there are no workers [300].", min=0),
 ]
@@ -207,21 +207,22 @@ def running(
     engine: EngineName,
     device: str | None,
     scheduler: str | None,
-    patience: float | None,
+    worker_timeout: float | None,
     checkpoint: Path | None,
     caller: str,
 ) -> Iterator[Run]:
     """The run that the arguments describe, with its progress shown on a terminal."""
     given: dict[str, dict[str, Any]] = {
         "torch": {"device": device},
-        "dask": {"scheduler": scheduler, "patience": patience},
+        "dask": {"scheduler": scheduler, "worker_timeout": worker_timeout},
     }
     options: dict[str, Any] = {}
     for goes_with, values in given.items():
         for name, value in values.items():
             if value is not None and engine != goes_with:
+                flag = name.replace("_", "-")
                 raise InputError(
-                    f"{caller}: --{name} goes with --engine {goes_with}, got {engine}."
+                    f"{caller}: --{flag} goes with --engine {goes_with}, got {engine}."
                 )
             if value is not None:
                 options[name] = value

@@ -15,11 +15,11 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     JsonOption,
-    PatienceOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
     SourceArgument,
+    WorkerTimeoutOption,
     examples,
     json_line,
     listed,
@@ -59,7 +59,7 @@ def measure(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
-    patience: PatienceOption = None,
+    worker_timeout: WorkerTimeoutOption = None,
     checkpoint: CheckpointOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
@@ -73,7 +73,7 @@ def measure(
     rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with (
-        running(engine, device, scheduler, patience, checkpoint, "measure"),
+        running(engine, device, scheduler, worker_timeout, checkpoint, "measure"),
         warnings.catch_warnings(record=as_json) as caught,
     ):
         warnings.simplefilter("always", IsotropyWarning)

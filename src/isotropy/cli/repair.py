@@ -21,11 +21,11 @@ from isotropy.cli.common import (
     EngineOption,
     Method,
     OverwriteOption,
-    PatienceOption,
     RepairArgument,
     SchedulerOption,
     SkipOption,
     SourceArgument,
+    WorkerTimeoutOption,
     among,
     destination,
     examples,
@@ -99,7 +99,7 @@ def repair(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
-    patience: PatienceOption = None,
+    worker_timeout: WorkerTimeoutOption = None,
     checkpoint: CheckpointOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
@@ -129,7 +129,7 @@ def repair(
     )
     check_target({"--save": save}, overwrite=overwrite, caller="repair")
     rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
-    with running(engine, device, scheduler, patience, checkpoint, "repair") as run:
+    with running(engine, device, scheduler, worker_timeout, checkpoint, "repair") as run:
         if out is not None:  # refused now, rather than after the fit
             run.engine.check(
                 target(out, rows.n_features, rows, "repair", overwrite=overwrite, name="--out")
@@ -173,7 +173,7 @@ def apply(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
-    patience: PatienceOption = None,
+    worker_timeout: WorkerTimeoutOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
     skip_bad_rows: SkipOption = False,
@@ -188,7 +188,7 @@ def apply(
     guard({"--out": out}, inputs, overwrite=overwrite, caller="apply")
     fitted = loaded(repair, source)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
-    with running(engine, device, scheduler, patience, None, "apply") as run:
+    with running(engine, device, scheduler, worker_timeout, None, "apply") as run:
         written = fitted.transform(rows, out=out, overwrite=overwrite)
         say_written(written, out)
         n_skipped = run.n_skipped

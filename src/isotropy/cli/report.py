@@ -16,11 +16,11 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     OverwriteOption,
-    PatienceOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
     SourceArgument,
+    WorkerTimeoutOption,
     destination,
     examples,
     opened,
@@ -57,7 +57,7 @@ def report(
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
-    patience: PatienceOption = None,
+    worker_timeout: WorkerTimeoutOption = None,
     checkpoint: CheckpointOption = None,
     column: ColumnOption = None,
     chunk_rows: ChunkOption = None,
@@ -78,7 +78,7 @@ def report(
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "report")
-    with running(engine, device, scheduler, patience, checkpoint, "report") as run:
+    with running(engine, device, scheduler, worker_timeout, checkpoint, "report") as run:
         write(
             rows,
             page,

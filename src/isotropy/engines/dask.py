@@ -38,7 +38,7 @@ LOST_WORKERS_COME_BACK = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 SILENT = logging.CRITICAL + 1  # what matters of the cluster's log is said by errors of ours
 
-PATIENCE = 300.0  # seconds without a worker until the work is given up
+WORKER_TIMEOUT = 300.0  # seconds without a worker until the work is given up
 SAID_AFTER = 10.0  # seconds without a worker until that is said
 CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
 STOPPING = 10.0  # seconds without a worker until work that is stopped is no longer waited for
@@ -60,8 +60,8 @@ class Dask:
     first, and a lost worker's chunks are read again.
 
     While no worker is left the work waits for one, and says so once; `ClusterError` ends it after
-    `patience` seconds, when the scheduler is lost, or when the same chunks have been lost three
-    times, as those are that no worker has the memory for.
+    `worker_timeout` seconds, when the scheduler is lost, or when the same chunks have been lost
+    three times, as those are that no worker has the memory for.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Dask:
         same files.
     n_workers : int, optional
         Processes of the local cluster where no scheduler is given; None is one a core.
-    patience : float
+    worker_timeout : float
         Seconds to wait while there is no worker.
     """
 
@@ -81,7 +81,7 @@ class Dask:
         self,
         scheduler: str | None = None,
         n_workers: int | None = None,
-        patience: float = PATIENCE,
+        worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         try:
             from distributed import Client
@@ -91,7 +91,7 @@ class Dask:
                 "engine 'dask' needs dask, which is not installed. "
                 'Run: pip install "isotropy[dask]".'
             ) from None
-        self.patience = checks.real(patience, "patience", "engine 'dask'", low=0)
+        self.worker_timeout = checks.real(worker_timeout, "worker_timeout", "engine 'dask'", low=0)
         self.cluster: Any = None
         self._missing_since: float | None = None
         self._said = False
@@ -293,20 +293,21 @@ class Dask:
         missing = now - self._missing_since
         silent = n_workers is None and not lost  # it may have a lot to do
         why = "does not answer" if silent else "has no workers that take tasks"
-        patience = min(STOPPING, self.patience) if stopping else self.patience
+        patience = min(STOPPING, self.worker_timeout) if stopping else self.worker_timeout
         if missing >= (max(patience, CONNECTING) if silent else patience):
             if lost:
                 raise self._lost_scheduler()
             raise ClusterError(
-                f"engine 'dask': the scheduler {self._address!r} {why}, for {self.patience:g} s "
-                f"now. Start workers (dask worker {self._address}), or wait longer (--patience)."
+                f"engine 'dask': the scheduler {self._address!r} {why}, for "
+                f"{self.worker_timeout:g} s now. Start workers (dask worker {self._address}), or "
+                "wait longer (--worker-timeout)."
             )
-        if missing >= min(SAID_AFTER, self.patience / 2) and not (self._said or stopping):
+        if missing >= min(SAID_AFTER, self.worker_timeout / 2) and not (self._said or stopping):
             self._said = True
             why = "was lost" if lost else why
             _log.warning(
                 "engine 'dask': the scheduler %r %s: waiting for up to %g s.",
-                *(self._address, why, self.patience),
+                *(self._address, why, self.worker_timeout),
             )
 
     def _n_workers(self) -> int | None:
