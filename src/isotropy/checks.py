@@ -19,6 +19,8 @@ from isotropy.errors import InputError, InputTypeError
 
 Array = Any  # a numpy array or a torch tensor
 
+LARGEST_WEIGHT = 1e100  # its square, times rows, is a float; so is that of its inverse
+
 
 def is_tensor(X: object) -> bool:
     """Whether X is a torch tensor; never imports torch."""
@@ -97,7 +99,7 @@ def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[An
     if sample_weight is None:
         return None
     if isinstance(sample_weight, numbers.Real):
-        return np.full(n_samples, float(sample_weight))
+        sample_weight = np.full(n_samples, float(sample_weight))
     if is_tensor(sample_weight):
         sample_weight = sample_weight.detach().cpu().numpy()  # type: ignore[attr-defined]
     w = np.asarray(sample_weight, dtype=np.float64)
@@ -112,6 +114,12 @@ def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[An
         raise InputError(f"{caller}: sample_weight must be finite (it contains NaN or infinity).")
     if (w < 0).any():
         raise InputError(f"{caller}: sample_weight must not be negative, got {w.min():g}.")
+    extreme = w[(w > 0) & ((w < 1 / LARGEST_WEIGHT) | (w > LARGEST_WEIGHT))]
+    if len(extreme):
+        raise InputError(
+            f"{caller}: sample_weight must be 0 or from {1 / LARGEST_WEIGHT:g} to "
+            f"{LARGEST_WEIGHT:g}, got {extreme[0]:g}. Divide the weights by their mean."
+        )
     return w
 
 
