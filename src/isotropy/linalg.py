@@ -226,16 +226,21 @@ def threads_for(n_features: int) -> contextlib.AbstractContextManager[None]:
     return one_blas_thread() if n_features <= ONE_THREAD else contextlib.nullcontext()
 
 
-def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
-    """Descending eigenvalues of a sum of products, with those that are rounding set to zero.
+def noise_of(values: Floats, resolution: float, mean: float | None = None) -> float:
+    """How far rounding moves the descending eigenvalues of a sum of products.
 
     `resolution` is the relative rounding of the products and `mean` the mean eigenvalue of what
     was summed, where that is not the mean of `values`.
     """
     mean = float(values.mean()) if mean is None else mean
     decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
-    products = 4 * resolution * len(values) ** 0.5 * mean  # random rounding, generously
-    return np.where(values > max(decomposition, products), values, 0.0)
+    products = 8 * resolution * min(len(values) ** 0.5 * mean, float(values[0]))
+    return max(decomposition, products)
+
+
+def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
+    """Eigenvalues as of `noise_of`, with those that are rounding set to zero."""
+    return np.where(values > noise_of(values, resolution, mean), values, 0.0)
 
 
 def gram_eigh(

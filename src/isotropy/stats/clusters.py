@@ -50,6 +50,7 @@ class ClusterSums(_PerCluster):
     """
 
     fields = ("centroids", "weight", "total", "inertia")
+    weighted = ("weight", "total", "inertia")
 
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
@@ -114,6 +115,8 @@ class ClusterMoments(_PerCluster):
     array([10., 1.])
     """
 
+    weighted = ("clusters",)  # see _multiply
+
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
         self.clusters = [Moments(origin) for origin in self.centroids]
@@ -155,6 +158,10 @@ class ClusterMoments(_PerCluster):
             if len(members):
                 rows = X[linalg.index(members, X)]
                 cluster.update(rows, None if w is None else w[members])
+
+    def _multiply(self, factor: float) -> None:
+        for cluster in self.clusters:
+            cluster._multiply(factor)
 
     def _merge(self, other: ClusterMoments) -> None:
         for mine, theirs in zip(self.clusters, other.clusters, strict=True):
