@@ -22,6 +22,7 @@ from isotropy.threads import one_blas_thread
 Floats = NDArray[np.float64]
 
 BLOCK_ELEMENTS = 1 << 21  # a block and its few temporaries stay in the last-level cache
+USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float32
 SUMMED_ROWS = 256  # rows that are summed in their own dtype before float64 takes over
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
 DRIFT = 1e5  # mean energy over spectral energy past which the mean is split off (see below)
@@ -279,6 +280,17 @@ def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
     origin = centroids.mean(0)
     Y = X - origin
     C = centroids - origin
+    exponent = exponent_of(largest(C))
+    exponent = exponent if abs(exponent) > USUAL else 0
+    labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))
+    if not bool(xp.all(xp.isfinite(distances))):  # rows far larger than the centroids
+        exponent = exponent_of(largest(Y))
+        labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))
+    return labels, scaled(distances, -2 * exponent)
+
+
+def _nearest(Y: Array, C: Array) -> tuple[Array, Array]:
+    xp = namespace(Y)
     scores = Y @ C.T
     scores -= squared_norms(C) / 2
     labels = xp.argmax(scores, axis=1)

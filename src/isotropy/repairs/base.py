@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -24,6 +25,8 @@ from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, op
 from isotropy.stats import Moments, Statistic
 
 LEVELS = ("token", "sentence")
+SIZED = ("mean_", "scale_", "means_", "cluster_centers_")  # what has the scale of the rows
+WIDE = 1e15  # of these, past which float32 rows are repaired in float64
 
 
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
@@ -84,6 +87,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self._check_params()
         with using(engine, checkpoint=checkpoint, caller=type(self).__name__) as run:
             self._fit(source)
+            self._check_learned()
             self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
@@ -108,7 +112,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if out is not None:
             return self._stream(X, out, engine)
         rows = self._rows(X)
-        return _restored(self._repaired(rows), X)
+        return _restored(self._repaired(rows), X, type(self).__name__)
 
     def _stream(self, X: Any, out: Any, engine: str | Engine | None) -> Source:
         check_is_fitted(self)
@@ -235,13 +239,42 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def _n_features_out(self) -> int:
         return int(self.n_features_in_)
 
+    def _check_learned(self) -> None:
+        learned = [np.asarray(getattr(self, name)) for name in self.learned]
+        if not all(np.isfinite(part).all() for part in learned if part.dtype.kind == "f"):
+            raise InputError(
+                f"{type(self).__name__}: X must have a scale that the repair can undo in float64. "
+                "Multiply the rows by a power of two first."
+            )
+
+    def _wide(self) -> bool:
+        """Whether what was learned is too large or too small for the squares of float32."""
+        sizes = [np.abs(getattr(self, name)).max() for name in SIZED if name in self.learned]
+        return any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
+
     def _repaired(self, rows: Array) -> Array:
-        return self._blockwise(self._finished, rows, self._n_features_out)
+        return self._mapped(self._finished, rows, self._n_features_out)
 
     def _finished(self, rows: Array, out: Array) -> None:
         self._apply(rows, out)
         if self.normalize:
+            check_range(out, type(self).__name__)
             out[:] = linalg.unit_rows(out)
+
+    def _mapped(self, function: Any, rows: Array, n_out: int) -> Array:
+        """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
+
+        def checked(part: Array, out: Array) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                function(part, out)
+            check_range(out, type(self).__name__)
+
+        if not self._wide():
+            return self._blockwise(checked, rows, n_out)
+        with np.errstate(over="ignore"):
+            out = linalg.like(self._blockwise(checked, linalg.double(rows), n_out), rows)
+        check_range(out, type(self).__name__)
+        return out
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -289,15 +322,35 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return tags
 
 
-def _restored(rows: Array, X: Any) -> Array:
-    """rows in the kind and dtype of X, as far as X was floating."""
-    if not checks.is_tensor(X):
-        kept = np.asarray(X).dtype
-        return rows.astype(kept, copy=False) if kept.kind == "f" else rows
-    import torch
+def check_range(rows: Array, caller: str) -> None:
+    """Raise where repaired rows do not fit their dtype."""
+    xp = linalg.namespace(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(rows.sum())
+    if math.isfinite(total) or bool(xp.all(xp.isfinite(rows))):
+        return
+    kind = str(rows.dtype).removeprefix("torch.")
+    n_bad = int((~xp.all(xp.isfinite(rows), axis=1)).sum())
+    raise InputError(
+        f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. Convert "
+        "the rows to a wider float, or multiply them by a power of two and fit again."
+    )
 
-    tensor = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
-    return tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
+
+def _restored(rows: Array, X: Any, caller: str) -> Array:
+    """rows in the kind and dtype of X, as far as X was floating."""
+    if checks.is_tensor(X):
+        import torch
+
+        tensor = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
+        found = tensor.to(X.dtype) if X.dtype.is_floating_point else tensor
+    else:
+        kept = np.asarray(X).dtype
+        with np.errstate(over="ignore"):
+            found = rows.astype(kept, copy=False) if kept.kind == "f" else rows
+    if found.dtype != rows.dtype:
+        check_range(found, caller)
+    return found
 
 
 def target(out: Any, n_features: int, like: Source, caller: str) -> Sink | PartsSink:
@@ -330,6 +383,7 @@ class SummedRepair(Repair):
         else:
             self._add(found, moments)
         self._solve(self.statistic_)
+        self._check_learned()
         return self
 
     def fit_statistic(self, statistic: Moments) -> Self:
@@ -414,7 +468,7 @@ class Invertible(Repair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
-        return _restored(self._blockwise(self._revert, rows, self.n_features_in_), X)
+        return _restored(self._mapped(self._revert, rows, self.n_features_in_), X, caller)
 
     @abstractmethod
     def _revert(self, rows: Array, out: Array) -> None:

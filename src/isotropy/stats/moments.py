@@ -129,10 +129,27 @@ class Moments(Statistic):
     @property
     def at_unit_scale(self) -> Moments:
         """Moments of the rows divided by 2^exponent."""
-        if self.exponent == 0:
+        return self.times(-self.exponent)
+
+    def times(self, exponent: int) -> Moments:
+        """Moments of the rows multiplied by 2^exponent."""
+        if exponent == 0:
             return self
         found = copy.copy(self)
-        found.origin = linalg.scaled(self._origin, self.exponent)
+        found.origin = linalg.scaled(self._origin, -exponent)
+        found.exponent = self.exponent + exponent
+        return found
+
+    def over(self, exponent: int) -> Moments:
+        """Moments of the rows divided by 2^exponent, with sums of just these."""
+        found = self.times(-exponent)
+        if found.exponent == 0:
+            return found
+        names = ("total", "within", "third")
+        found = copy.copy(found)
+        *sums, found.fourth = found._divided_by(0, names, linalg.to_numpy)
+        for name, part in zip(names, sums, strict=True):
+            setattr(found, name, part)
         found.exponent = 0
         return found
 
