@@ -108,13 +108,13 @@ def empty(shape: tuple[int, ...], X: Array) -> Array:
 
 
 def blocks(X: Array, w: Floats | None = None) -> Iterator[tuple[int, Array, Array | None]]:
-    """(first row, rows, weights) of consecutive blocks of X."""
+    """(first row, rows, weights in float64) of consecutive blocks of X."""
     rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
         rows *= 64  # a device wants fewer, larger products
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
-        yield start, block, None if w is None else like(w[start : start + rows], block)
+        yield start, block, None if w is None else place(w[start : start + rows], block)
 
 
 def column_sums(X: Array, w: Array | None = None) -> Array:
@@ -122,8 +122,6 @@ def column_sums(X: Array, w: Array | None = None) -> Array:
     xp = namespace(X)
     if w is None:
         w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
-    if X.dtype == xp.float64:
-        return w @ X
     whole = X.shape[0] // SUMMED_ROWS * SUMMED_ROWS
     total = double(w[whole:] @ X[whole:])
     if whole:

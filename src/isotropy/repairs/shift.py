@@ -250,7 +250,7 @@ class Beyond(Statistic):
         for _, rows, weight in linalg.blocks(X, w):
             outside = linalg.double(linalg.lengths(rows - center) > self.bound)
             self.outside += float(
-                outside.sum() if weight is None else outside @ linalg.double(weight)
+                outside.sum() if weight is None else outside @ weight
             )
         self.weight += float(X.shape[0] if w is None else w.sum())
 

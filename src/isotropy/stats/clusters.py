@@ -81,8 +81,8 @@ class ClusterSums(_PerCluster):
         for _, rows, weight in linalg.blocks(X, w):
             Y = rows - origin
             labels, distances = linalg.nearest(Y, centroids)
-            if exact:
-                Y, weight = double(Y), None if weight is None else double(weight)
+            Y = double(Y) if exact else Y
+            weight = None if weight is None else linalg.like(weight, Y)
             member = xp.astype(labels[:, None] == clusters, Y.dtype)
             if weight is not None:
                 member, distances = member * weight[:, None], distances * weight

@@ -118,8 +118,8 @@ class Directions(Statistic):
             setattr(self, name, linalg.place(getattr(self, name), X))
         exact = X.shape[1] <= EXACT_FEATURES or X.shape[0] * X.shape[1] <= linalg.BLOCK_ELEMENTS
         for _, rows, weight in linalg.blocks(X, w):
-            if exact:
-                rows, weight = double(rows), None if weight is None else double(weight)
+            rows = double(rows) if exact else rows
+            weight = None if weight is None else linalg.like(weight, rows)
             with np.errstate(over="ignore", under="ignore"):
                 self._add(rows, weight)
         kind = xp.float64 if exact else X.dtype

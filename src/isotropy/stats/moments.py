@@ -182,8 +182,8 @@ class Moments(Statistic):
         sums = RawSums.none(self._origin, self.exponent, X)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             for _, rows, weight in linalg.blocks(X, w):
-                if exact:
-                    rows, weight = double(rows), None if weight is None else double(weight)
+                rows = double(rows) if exact else rows
+                weight = None if weight is None else linalg.like(weight, rows)
                 if not sums.add(rows, weight):
                     self._join(sums)
                     sums = RawSums.none(*place_of(rows, weight), X)

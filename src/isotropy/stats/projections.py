@@ -75,11 +75,11 @@ class Projections(Statistic):
                 Y = Y - center
             Z = Y @ basis
             R = Y - Z @ basis.T
-            heavy = Z if weight is None else Z * double(weight)[:, None]
+            heavy = Z if weight is None else Z * weight[:, None]
             radius = linalg.squared_norms(R)
             self.products = self.products + heavy.T @ Z
             self.cross = self.cross + heavy.T @ R
-            self.rest = self.rest + (radius.sum() if weight is None else double(weight) @ radius)
+            self.rest = self.rest + (radius.sum() if weight is None else weight @ radius)
         self.weight += float(X.shape[0] if w is None else w.sum())
 
     def _expect_same_settings(self, other: Self) -> None:
