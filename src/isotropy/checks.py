@@ -80,7 +80,9 @@ def _numeric(X: object, caller: str) -> np.ndarray[Any, Any]:
 
 def finite(X: Array, caller: str, first_row: int = 0) -> None:
     """Raise unless every value of X is finite, naming the first bad row."""
-    if math.isfinite(float(X.sum())):  # one fast pass; only its failure needs a closer look
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(X.sum())  # one fast pass; only its failure needs a closer look
+    if math.isfinite(total):
         return
     values = X.cpu() if is_tensor(X) else X
     bad = ~np.isfinite(np.asarray(values)).all(axis=1)

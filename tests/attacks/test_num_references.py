@@ -284,7 +284,7 @@ def test_weights_past_all_use_are_refused(size, call, raises):
 def test_many_float32_rows_of_a_narrow_cone_have_the_right_mean_cosine(n_features):
     random = np.random.default_rng(0)
     X = (1 + 5e-4 * random.standard_normal((1_000_000 // n_features, n_features))).astype("float32")
-    U = X.astype(np.float64)
+    U = X.astype(Long)
     U /= np.linalg.norm(U, axis=1, keepdims=True)
     total = U.sum(0)
     expected = (total @ total - len(U)) / len(U) / (len(U) - 1)

@@ -50,7 +50,8 @@ def _singular(case):
 
 
 def _partition(case):
-    return 8 * max(case.u if case.longest < 1024 else EPS, EPS) * case.longest + 64 * case.u
+    v = case.dtype_eps if case.longest < 1024 else EPS
+    return 8 * v * case.longest + 64 * max(v, case.u)
 
 
 ERRORS = {
@@ -73,10 +74,10 @@ ERRORS = {
         "relative 1e-4 (float32 sums: 1e-2)",
         lambda c: (1e-4 if c.u == EPS else 1e-2) * abs(c.expected),
     ),
-    "log_partition_isotropy": ("8 u r + 64 u", _partition),
-    "partition_isotropy": ("relative 8 u r + 64 u", lambda c: _partition(c) * abs(c.expected)),
+    "log_partition_isotropy": ("8 v r + 64 v", _partition),
+    "partition_isotropy": ("relative 8 v r + 64 v", lambda c: _partition(c) * abs(c.expected)),
     "partition_dispersion": (
-        "relative 16 u r + 128 u",
+        "relative 16 v r + 128 v",
         lambda c: 2 * _partition(c) * max(abs(c.expected), 1.0),
     ),
     "uniformity": ("256 · 2^-52", lambda c: 256 * EPS),

@@ -26,6 +26,7 @@ SAMPLE_ROWS = 5000
 N_BASES = 8
 SAME_EIGENVALUE = 1e-5
 UNSURE = {True: 1e-4, False: 1e-2}  # relative error of an eigenvalue, of products in float64 or not
+PASSES = 4  # over the rows at most for the eigenvalues that rounding blurs
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -132,7 +133,7 @@ class Statistics:
         """Eigenvalues (descending, zero where rounding hides them) and eigenvectors of X'X."""
         values, vectors, noise = self._blurred
         if self.unsure is not None:
-            values, vectors = sharpened(values, vectors, self.unsure)
+            values, vectors, _ = sharpened(values, vectors, self.unsure)
             noise = (8 * EPS) ** 2 * self.n_features * float(values[0])
         return np.where(values > noise, values, 0.0), vectors
 
@@ -188,20 +189,30 @@ class Statistics:
         return np.where(values > noise, values, 0.0), vectors
 
 
-def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floats, Floats]:
+def sharpened(
+    values: Floats, vectors: Floats, found: Projections
+) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues and eigenvectors with the last ones from products of their own.
 
     Those along the last eigenvectors, less what these share with the others (the Schur
-    complement), have the small eigenvalues without the rounding of the large ones.
+    complement), have the small eigenvalues without the rounding of the large ones. What was
+    subtracted from each comes third.
     """
-    n_kept = len(values) - found.basis.shape[1]
-    sure, first, last = values[:n_kept], vectors[:, :n_kept], vectors[:, n_kept:]
+    last = found.basis
+    sure, first = values[: -last.shape[1]], vectors[:, : -last.shape[1]]
+    first = first - last @ (last.T @ first)
+    first /= np.linalg.norm(first, axis=0)
     cross = found.cross @ first
     coupling = cross / sure
-    small, turn = linalg.eigh(found.products - coupling @ cross.T)
-    turned = (last - first @ coupling.T) @ turn
-    turned /= np.linalg.norm(turned, axis=0)
-    return np.concatenate([sure, np.maximum(small, 0)]), np.hstack([first, turned])
+    shared = coupling @ cross.T
+    small, turn = linalg.eigh(found.products - shared)
+    turned = np.linalg.qr((last - first @ coupling.T) @ turn)[0]
+    subtracted = np.einsum("ij,ik,kj->j", turn, shared, turn)
+    return (
+        np.concatenate([sure, np.maximum(small, 0)]),
+        np.hstack([first, turned]),
+        np.abs(subtracted),
+    )
 
 
 def undefined(name: str, why: str) -> float:
@@ -261,9 +272,30 @@ def _look_closer(source: Source, statistics: Statistics, needs: set[str]) -> Non
     if "traces" in needs and statistics.dominated:
         first = statistics._blurred_centred[1][:, :1]
         wanted["dominant"] = Projections(first, statistics.mean, statistics.exponent)
-    if wanted:
+    for _ in range(PASSES):
+        if not wanted:
+            return
         for name, found in zip(wanted, reduce(source, list(wanted.values())), strict=True):
             setattr(statistics, name, found)
+        wanted = _closer_still(statistics) if "unsure" in wanted else {}
+
+
+def _closer_still(statistics: Statistics) -> dict[str, Projections]:
+    """Projections along better eigenvectors, where those of `unsure` hide what is needed.
+
+    They have parts along the others that X'X's rounding left in them. What these add is
+    subtracted, but only as exactly as the others' eigenvalues are known.
+    """
+    found, (values, vectors, _) = statistics.unsure, statistics._blurred
+    assert found is not None
+    values, vectors, subtracted = sharpened(values, vectors, found)
+    small = values[-len(subtracted) :]
+    floor = (8 * EPS) ** 2 * statistics.n_features * float(values[0])
+    known = UNSURE[statistics.moments.resolution <= EPS]
+    if not (known * subtracted > 1e-3 * np.maximum(small, floor)).any():
+        return {}
+    basis = vectors[:, -len(subtracted) :]
+    return {"unsure": Projections(basis, found.center, found.exponent)}
 
 
 def _partition(source: Source, statistics: Statistics, random_state: int) -> Partition:
