@@ -234,7 +234,7 @@ def noise_of(values: Floats, resolution: float, mean: float | None = None) -> fl
     mean = float(values.mean()) if mean is None else mean
     decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
     products = 8 * resolution * min(len(values) ** 0.5 * mean, float(values[0]))
-    return max(decomposition, products)
+    return float(max(decomposition, products))
 
 
 def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 import warnings
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.metrics.documented import EPS, ERRORS, Case
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.metrics import RECORDS, hubness, local_isotropy, mean_cosine, singular_values
 from isotropy.stats import Moments
-from tests.metrics.documented import EPS, ERRORS, Case
 
 Long = np.longdouble
 METRICS = [name for name, record in RECORDS.items() if record.evaluate is not None]
@@ -68,7 +69,8 @@ def quantiles(lengths, w):
         places = [q * (len(lengths) - 1) for q in shares]
         ordered = lengths[order]
         return [
-            ordered[int(p)] + (p - int(p)) * (ordered[min(int(p) + 1, len(w) - 1)] - ordered[int(p)])
+            ordered[int(p)]
+            + (p - int(p)) * (ordered[min(int(p) + 1, len(w) - 1)] - ordered[int(p)])
             for p in places
         ]
     weight = np.cumsum(w[order]) / w.sum()
@@ -96,9 +98,7 @@ def references(X, w=None):
     fourth = (w * ((X - mean) ** 2).sum(1) ** 2).sum() / w.sum() * larger
     parts = (count - 1) * (count - 2) * square * larger**2, count * fourth
     estimate = parts[0] + (excess + square) * larger**2 - parts[1]
-    found["isoscore_unbiased"] = (
-        count * (count - 3) * excess * larger**2 / estimate / (d - 1)
-    )
+    found["isoscore_unbiased"] = count * (count - 3) * excess * larger**2 / estimate / (d - 1)
     found["explained_variance"] = np.cumsum(variances[:3]) / variances.sum()
     found["singular_values"] = singular
     p = singular / singular.sum()
@@ -288,7 +288,9 @@ def test_many_float32_rows_of_a_narrow_cone_have_the_right_mean_cosine(n_feature
     U /= np.linalg.norm(U, axis=1, keepdims=True)
     total = U.sum(0)
     expected = (total @ total - len(U)) / len(U) / (len(U) - 1)
-    assert mean_cosine(X) == pytest.approx(expected, rel=0, abs=32 * (EPS + SINGLE * (n_features > 16)))
+    assert mean_cosine(X) == pytest.approx(
+        expected, rel=0, abs=32 * (EPS + SINGLE * (n_features > 16))
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-23, 1e19])
@@ -303,7 +305,9 @@ def test_many_float32_rows_at_any_scale(scale, monkeypatch):
     expected = isotropy.measure(Y, ["isoscore", "mean_cosine", "singular_values", "norms"])
     for name in ("isoscore", "mean_cosine"):
         assert values[name] == pytest.approx(getattr(expected, name), rel=1e-4)
-    np.testing.assert_allclose(values["singular_values"] / scale, expected.singular_values, rtol=1e-4)
+    np.testing.assert_allclose(
+        values["singular_values"] / scale, expected.singular_values, rtol=1e-4
+    )
     assert values["norms"]["mean"] / scale == pytest.approx(expected.norms["mean"], rel=1e-5)
     assert not words
 
@@ -343,3 +347,10 @@ def test_rank_deficient_rows_have_zeros_and_no_warning(rank, dtype):
     found = singular_values(X)
     assert (found[rank:] == 0).all()
     assert (found[:rank] > 1e-3 * found[0]).all()
+
+
+def test_the_documented_errors_are_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for name, (words, _) in ERRORS.items():
+        assert f"| `{name}` | {words} |" in page
+    assert set(ERRORS) == set(METRICS)

@@ -189,9 +189,7 @@ class Statistics:
         return np.where(values > noise, values, 0.0), vectors
 
 
-def sharpened(
-    values: Floats, vectors: Floats, found: Projections
-) -> tuple[Floats, Floats, Floats]:
+def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues and eigenvectors with the last ones from products of their own.
 
     Those along the last eigenvectors, less what these share with the others (the Schur

@@ -81,7 +81,11 @@ def isotropy_range(partition: Partition) -> tuple[float, float] | None:
     with np.errstate(over="ignore", invalid="ignore"):
         own = log_isotropy(partition.logs)
         logs = partition.over_bases(log_isotropy)
-    if not logs or not np.isfinite([own, *logs]).all() or max(abs(log - own) for log in logs) <= 1e-6 * max(1.0, abs(own)):
+    if (
+        not logs
+        or not np.isfinite([own, *logs]).all()
+        or max(abs(log - own) for log in logs) <= 1e-6 * max(1.0, abs(own))
+    ):
         return None
     return float(np.exp(min(logs))), float(np.exp(max(logs)))
 

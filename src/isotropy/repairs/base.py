@@ -332,8 +332,8 @@ def check_range(rows: Array, caller: str) -> None:
     kind = str(rows.dtype).removeprefix("torch.")
     n_bad = int((~xp.all(xp.isfinite(rows), axis=1)).sum())
     raise InputError(
-        f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. Convert "
-        "the rows to a wider float, or multiply them by a power of two and fit again."
+        f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. "
+        "Convert the rows to a wider float, or divide them by a power of two and fit again."
     )
 
 

@@ -46,7 +46,8 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
         centroids, _ = lloyd(
             lambda c: reduce(near_one, [ClusterSums(c)])[0], centroids, SOURCE_STEPS
         )
-    return linalg.scaled(centroids, -size)
+    found: Floats = linalg.scaled(centroids, -size)
+    return found
 
 
 def unit_of(rows: Array) -> int:

@@ -249,9 +249,7 @@ class Beyond(Statistic):
         center = linalg.like(self.center, X)
         for _, rows, weight in linalg.blocks(X, w):
             outside = linalg.double(linalg.lengths(rows - center) > self.bound)
-            self.outside += float(
-                outside.sum() if weight is None else outside @ weight
-            )
+            self.outside += float(outside.sum() if weight is None else outside @ weight)
         self.weight += float(X.shape[0] if w is None else w.sum())
 
     def _merge(self, other: Beyond) -> None:

@@ -130,7 +130,7 @@ class Whiten(InvertibleRepair):
         floored = np.where(varying, np.maximum(values, self.eps * spread), 1.0)
         kept = len(values) if self.n_components is None else self.n_components
         with np.errstate(over="ignore"):  # what is not finite is refused
-            scale = floored ** (-self.power / 2) * 2.0 ** (-self.power * exponent)
+            scale = floored ** (-self.power / 2) * np.exp2(-self.power * exponent)
         self.scale_ = np.where(varying, scale, 0.0)[:kept]
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])

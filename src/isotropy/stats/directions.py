@@ -170,6 +170,8 @@ class Directions(Statistic):
     def _multiply(self, factor: float) -> None:
         factors = np.array([factor, factor**2, factor, factor, 1.0])
         self.totals = self.totals * linalg.place(factors, self.totals)
+        assert self.unit_sum is not None
+        assert self.unit_square_sum is not None
         self.unit_sum = self.unit_sum * factor
         self.unit_square_sum = self.unit_square_sum * factor**2
 

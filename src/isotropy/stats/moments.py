@@ -256,8 +256,8 @@ class RawSums:
     def none(cls, origin: Floats, exponent: int, X: Array) -> RawSums:
         """Of no rows, on the device of X."""
         d = X.shape[1]
-        arrays = (linalg.zeros(shape, X) for shape in (d, (d, d), d))
-        return cls(origin, exponent, 0.0, *arrays, 0.0)
+        total, third, products = (linalg.zeros(shape, X) for shape in (d, d, (d, d)))
+        return cls(origin, exponent, 0.0, total, products, third, 0.0)
 
     def add(self, rows: Array, w: Array | None, always: bool = False) -> bool:
         """Add the rows, unless they are far from the origin or need another exponent."""
@@ -283,7 +283,11 @@ class RawSums:
 
     @staticmethod
     def _fits(Y: Array, weight: float, energy: float, top: float, drift: float) -> bool:
-        if not math.isfinite(energy) or top > 4.0**REACH or drift * FAR > weight * energy * (FAR - 1):
+        if (
+            not math.isfinite(energy)
+            or top > 4.0**REACH
+            or drift * FAR > weight * energy * (FAR - 1)
+        ):
             return False
         return top > 4.0**-REACH or not bool((Y != 0).any())
 

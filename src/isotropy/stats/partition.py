@@ -13,7 +13,6 @@ from isotropy.errors import InputError
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
-
 WIDE = 2.0**10  # norms past which float32 rows are multiplied in float64
 
 

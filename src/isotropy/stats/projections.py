@@ -84,8 +84,11 @@ class Projections(Statistic):
 
     def _expect_same_settings(self, other: Self) -> None:
         same = np.array_equal(self.basis, other.basis) and self.exponent == other.exponent
-        same = same and (self.center is None) == (other.center is None)
-        if not same or (self.center is not None and not np.array_equal(self.center, other.center)):
+        if self.center is None or other.center is None:
+            same = same and self.center is other.center
+        else:
+            same = same and np.array_equal(self.center, other.center)
+        if not same:
             raise InputError("Projections: other must have the same basis, centre and exponent.")
 
     def _merge(self, other: Projections) -> None:
