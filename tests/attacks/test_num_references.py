@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.metrics.documented import EPS, ERRORS, Case
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.metrics import RECORDS, hubness, local_isotropy, mean_cosine, singular_values
 from isotropy.stats import Moments
+
+from .num_documented import EPS, ERRORS, Case
 
 Long = np.longdouble
 METRICS = [name for name, record in RECORDS.items() if record.evaluate is not None]
