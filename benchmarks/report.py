@@ -57,10 +57,11 @@ def reported(path: Path, work: Path) -> tuple[float, float, float]:
     """Size of the page in MB, peak memory in MB, and seconds."""
     repair, page = work / "repair.safetensors", work / "page.html"
     isotropy = [sys.executable, "-m", "isotropy"]
-    fit = [*isotropy, "repair", path, "--method", "center", "--save", repair]
+    fit = [*isotropy, "repair", path, "--method", "center", "--save", repair, "--overwrite"]
     subprocess.run(fit, check=True, stdout=subprocess.DEVNULL)
     begun = time.perf_counter()
-    made = subprocess.Popen([*isotropy, "report", path, "--repair", repair, "--out", page])
+    line = [*isotropy, "report", path, "--repair", repair, "--out", page, "--overwrite"]
+    made = subprocess.Popen(line)
     _, status, usage = os.wait4(made.pid, 0)
     seconds = time.perf_counter() - begun
     if status:

@@ -99,7 +99,7 @@ def time_apply(folder: Path, n_bytes: float) -> None:
         (isotropy.AllButTheTop(), copy, 2.0),
     ):
         repair.fit(X)
-        took = seconds(lambda repair=repair: repair.transform(source, out=fixed))
+        took = seconds(lambda repair=repair: repair.transform(source, out=fixed, overwrite=True))
         what = "copy and product" if target == 1.3 else "copy"
         note = f"{took / bare:.2f} of {what} (target {target})"
         row(f"apply {repair.name}", took, note=note)

@@ -151,11 +151,15 @@ def integer(value: object, name: str, caller: str, low: int, high: int | None = 
 def real(value: object, name: str, caller: str, low: float, high: float = math.inf) -> float:
     """value as a float in [low, high]."""
     ok = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not ok or not low <= float(value) <= high:  # type: ignore[arg-type]
+    try:
+        number = float(value) if ok else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # an integer that no float reaches
+        number = math.nan
+    if not low <= number <= high:
         raise InputError(
             f"{caller}: {name} must be a number in [{low:g}, {high:g}], got {value!r}."
         )
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def choice(value: object, name: str, caller: str, options: Sequence[str]) -> str:

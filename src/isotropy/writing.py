@@ -1,17 +1,53 @@
-"""Files that appear whole or not at all."""
+"""The one way to write: files and folders that appear whole or not at all.
+
+What is written lies beside its target under a name that nobody else has, and takes the target's
+name at the end. A link stays, and what it names is replaced; what is replaced keeps its mode.
+Whatever a killed run left behind is removed by the next that writes there.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import json
 import os
+import re
+import secrets
+import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from isotropy._version import __version__
+from isotropy.errors import InputError, reason
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing can tell whether a leftover is still in use
+    fcntl = None  # type: ignore[assignment]
+
+MARKER = ".isotropy.json"  # in a folder of ours: which of its files were written by us
+PART = re.compile(r"\..*\.[0-9a-f]{16}\.isotropy-part", re.DOTALL)
+STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/[^/]+/fd/\d+")
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
+
+_swept: set[str] = set()
 
 
-@contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+@contextlib.contextmanager
+def whole(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
     """A file beside `path` to write to, which takes its place at the end; after an error, neither.
+
+    Parameters
+    ----------
+    path : path
+        A pipe or a device is written to when the rest is done.
+    overwrite : bool
+        Whether a file that is there, or has appeared meanwhile, is replaced.
 
     Examples
     --------
@@ -21,19 +57,335 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     Path(folder, "numbers.txt").read_text(), len(os.listdir(folder))
     ('1 2 3', 1)
     """
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
+    part = NewFile(path, overwrite)
     try:
-        yield part
-        part.chmod(0o666 & ~_umask())
-        part.replace(target)
+        yield part.begin()
+        part.finish()
     finally:
-        part.unlink(missing_ok=True)
+        part.discard()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+class NewFile:
+    """A file in the making: `begin` gives its path, `finish` its name, and `discard` ends all.
+
+    `discard` must be called in any case; after `finish` it has nothing to remove.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool) -> None:
+        self.path = os.fspath(path)
+        self.overwrite = overwrite
+        self.stream = is_stream(self.path)
+        self.part = ""
+        self._handle: int | None = None
+        self._old: os.stat_result | None = None
+
+    def begin(self) -> Path:
+        """Make the file that is to be written; only we know its name."""
+        if self.stream:
+            self._handle, self.part = tempfile.mkstemp(prefix="isotropy-")
+            return Path(self.part)
+        self.target = os.path.realpath(self.path)
+        sweep(os.path.dirname(self.target))
+        self._old = status(self.target)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        mode = 0o666 if self._old is None else 0o600  # the system takes the umask from it
+        while True:
+            self.part = temporary(self.target)
+            self._handle = os.open(self.part, flags, mode)
+            if _held(self._handle):
+                return Path(self.part)
+            self.discard()
+
+    def finish(self) -> None:
+        """Make what was written last, and give it its name."""
+        if self.stream:
+            self._copy()
+            return
+        _sync(self.part, os.O_RDWR)
+        if self._old is not None:
+            keep_mode(self.part, self._old)
+        if self.overwrite:
+            os.replace(self.part, self.target)
+        else:
+            _take_name(self.part, self.target)
+        sync_folder(os.path.dirname(self.target))
+
+    def discard(self) -> None:
+        """Remove what was not finished."""
+        if self._handle is None:
+            return
+        os.close(self._handle)
+        self._handle = None
+        with contextlib.suppress(OSError):
+            os.unlink(self.part)
+
+    def _copy(self) -> None:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        with open(self.part, "rb") as file, open(handle, "wb") as stream:
+            shutil.copyfileobj(file, stream)
+
+
+class NewFolder:
+    """A folder in the making, as `NewFile`; others may write into `part` meanwhile.
+
+    Its name is known from the start, so that it can be told to other processes before `begin`.
+    At the end it gets a marker that lists its files: such a folder can be replaced as long as
+    nobody else has put anything there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool) -> None:
+        self.target = os.path.realpath(path)
+        self.overwrite = overwrite
+        self.part = temporary(self.target)
+        self._handle: int | None = None
+
+    def begin(self) -> None:
+        sweep(os.path.dirname(self.target))
+        mode = 0o777 if status(self.target) is None else 0o700
+        while True:
+            os.mkdir(self.part, mode)
+            if fcntl is None:
+                return
+            self._handle = os.open(self.part, os.O_RDONLY)
+            if _held(self._handle):
+                return
+            self.discard()
+
+    def finish(self) -> None:
+        for entry in os.scandir(self.part):
+            if PART.fullmatch(entry.name):  # of a worker that was lost
+                os.unlink(entry.path)
+        old = status(self.target)
+        mark(self.part, [entry.name for entry in os.scandir(self.part)])
+        if old is None:
+            sync_folder(self.part)
+            os.rename(self.part, self.target)  # fails where another run was faster
+        elif not self.overwrite or not is_ours(self.target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.target)
+        else:
+            _keep_modes(self.part, self.target, old)
+            sync_folder(self.part)
+            _replace_folder(self.part, self.target)
+        sync_folder(os.path.dirname(self.target))
+
+    def discard(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+        shutil.rmtree(self.part, ignore_errors=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_handle": None}
+
+
+@contextlib.contextmanager
+def explained(path: str | os.PathLike[str], caller: str, after: str = "") -> Iterator[None]:
+    """Says in one line why something could not be written; a closed pipe is told as it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FileExistsError:
+        raise InputError(
+            f"{caller}: {shown(path)} has appeared or changed meanwhile: something else writes "
+            "there. Choose another name."
+        ) from None
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "Free some room" if full else "Check the folder"
+        unchanged = "" if is_stream(path) else "; nothing was changed"
+        raise InputError(
+            f"{caller}: {shown(path)} could not be written{after}: {reason(error)}. {fix}, or "
+            f"write elsewhere{unchanged}."
+        ) from None
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a pipe, a device or the like, which is written to and never replaced."""
+    found = status(path)
+    if found is None:
+        return False
+    mode = found.st_mode
+    known = STREAM.fullmatch(os.path.abspath(path)) is not None
+    return known or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """What is there, through links; None where there is nothing, or nothing that can be seen."""
+    try:
+        return os.stat(path)
+    except (OSError, ValueError):
+        return None
+
+
+def shown(path: object, most: int = 160) -> str:
+    """A path as messages show it: quoted, on one line, and of bounded length."""
+    text = str(path)
+    half = most // 2
+    return repr(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")
+
+
+def is_ours(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds nothing but what we wrote to it, or nothing at all."""
+    try:
+        names = set(os.listdir(folder)) - {MARKER}
+    except OSError:
+        return False
+    return names <= written_by_us(folder)
+
+
+def written_by_us(folder: str | os.PathLike[str]) -> set[str]:
+    """Names of the files in a folder that we wrote, and nobody has touched since."""
+    try:
+        listed = json.loads(Path(folder, MARKER).read_text(encoding="utf-8"))["files"]
+        return {name for name, seen in listed.items() if seen and seen == _seen(folder, name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
+    """Keep in the folder that these files of it, and those we wrote before, are ours."""
+    ours = (written_by_us(folder) | set(names)) - {MARKER}
+    found = {"isotropy": __version__, "files": {name: _seen(folder, name) for name in sorted(ours)}}
+    with whole(Path(folder, MARKER)) as part:
+        part.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def _seen(folder: str | os.PathLike[str], name: str) -> list[int] | None:
+    """What tells a file from itself after a change; None where there is none."""
+    try:
+        found = os.lstat(os.path.join(folder, os.path.basename(name)))
+    except (OSError, ValueError):
+        return None
+    return [found.st_size, found.st_mtime_ns] if stat.S_ISREG(found.st_mode) else None
+
+
+def temporary(target: str) -> str:
+    """A name beside the target that is nobody else's, hidden, and that we know again."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{name[:50]}.{secrets.token_hex(8)}.isotropy-part")
+
+
+def sweep(folder: str) -> None:
+    """Remove what killed runs left in a folder, once in a process.
+
+    Whoever still writes holds a lock, which ends with the process that holds it.
+    """
+    if fcntl is None or folder in _swept or PART.fullmatch(os.path.basename(folder)):
+        return
+    _swept.add(folder)
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if PART.fullmatch(entry.name) and not entry.is_symlink():
+                _remove_leftover(entry.path, entry.is_dir())
+
+
+def _remove_leftover(path: str, is_folder: bool) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if not _locked(handle):
+                return
+            if is_folder:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+        finally:
+            os.close(handle)
+
+
+def _held(handle: int) -> bool:
+    """Whether what was just made is still there, and stays until we are done with it."""
+    held = _locked(handle)
+    return held is None or (held and os.fstat(handle).st_nlink > 0)
+
+
+def _locked(handle: int) -> bool | None:
+    """Whether the file is now ours alone; None where the file system does not know of locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def keep_mode(path: str, old: os.stat_result) -> None:
+    """Give a file or folder the mode of the one it replaces, and its owner where that may be."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.chown(path, old.st_uid, old.st_gid)
+    os.chmod(path, stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _keep_modes(new: str, old: str, found: os.stat_result) -> None:
+    """Files of a replaced folder are as private as all that were there."""
+    modes = [entry.stat().st_mode for entry in os.scandir(old)]
+    for entry in os.scandir(new):
+        mode = stat.S_IMODE(entry.stat().st_mode)
+        for other in modes:
+            mode &= stat.S_IMODE(other)
+        os.chmod(entry.path, mode)
+    keep_mode(new, found)
+
+
+def _take_name(part: str, target: str) -> None:
+    """Give a file a name that nothing has yet; raises FileExistsError where something does."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links there
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+        os.rename(part, target)
+
+
+def _replace_folder(part: str, target: str) -> None:
+    """Let a folder take the place of another, which is gone then unless somebody uses it."""
+    if _exchanged(part, target):
+        if not is_ours(part):  # something was put there just now
+            _exchanged(part, target)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        return  # what is in `part` now is discarded
+    old = temporary(target)
+    os.rename(target, old)
+    try:
+        if not is_ours(old):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        os.rename(part, target)
+    except BaseException:
+        if not os.path.lexists(target):
+            os.rename(old, target)
+        raise
+    finally:
+        if os.path.lexists(target) and is_ours(old):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchanged(one: str, other: str) -> bool:
+    """Whether two folders now have each other's name, which happened in one step."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return int(swap(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)) == 0
+
+
+def sync_folder(path: str) -> None:
+    """Make renames in a folder last, where the system can."""
+    with contextlib.suppress(OSError):
+        _sync(path, os.O_RDONLY)
+
+
+def _sync(path: str, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -282,10 +282,10 @@ def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):
     saved, out = tmp_path / "repair", tmp_path / "y.npy"
     clusters, center = isotropy.ClusterRemoval(3, 2).fit(X), isotropy.Center().fit(X)
     for repair, level in ((clusters, "sentence"), (clusters, ""), (center, "token")):
-        repair.save(saved, level=level)
-        done("apply", saved, tmp_path / "x.npy", "--out", out)
-    clusters.save(saved, level="token")
-    line = ["apply", saved, tmp_path / "x.npy", "--out", out]
+        repair.save(saved, level=level, overwrite=True)
+        done("apply", saved, tmp_path / "x.npy", "--out", out, "--overwrite")
+    clusters.save(saved, level="token", overwrite=True)
+    line = ["apply", saved, tmp_path / "x.npy", "--out", out, "--overwrite"]
     command = [sys.executable, "-m", "isotropy", *map(str, line)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)
@@ -326,8 +326,8 @@ def small_disk(tmp_path, monkeypatch):
 
         monkeypatch.setattr("isotropy.sources.sinks.Sink._write", full)
         monkeypatch.setattr("isotropy.sources.columnar.ParquetSink._write", full)
-        monkeypatch.setattr("isotropy.repairs.files.save_file", full)
-        monkeypatch.setattr("isotropy.engines.checkpoint.save_file", full)
+        monkeypatch.setattr("isotropy.repairs.files.save", full)
+        monkeypatch.setattr("isotropy.engines.checkpoint.save", full)
     yield folder
     if mounted:
         subprocess.run(["umount", str(folder)], check=True)
@@ -339,7 +339,8 @@ def test_a_full_disk_gives_one_line_and_keeps_what_was_there(
 ):
     np.save(path, np.random.default_rng(0).standard_normal((9000, 8)))
     (small_disk / name).write_bytes(b"what was there before")
-    line = refused("apply", saved, path, "--out", small_disk / name, "--chunk-rows", 500)
+    options = ("--overwrite", "--chunk-rows", 500)
+    line = refused("apply", saved, path, "--out", small_disk / name, *options)
     assert "the disk is full" in line
     assert "nothing was changed" in line
     assert (small_disk / name).read_bytes() == b"what was there before"
@@ -353,8 +354,7 @@ def test_a_disk_too_small_for_the_state_gives_one_line(small_disk, tmp_path, wha
     line += [] if what == "--save" else ["--save", tmp_path / "new.safetensors"]
     assert "full" in refused(*line, what, small_disk / "kept")
     assert names(tmp_path) == ["disk", "x.npy"]
-    if what == "--save":
-        assert names(small_disk) == []
+    assert names(small_disk) == []
 
 
 SLOWLY = """

@@ -32,7 +32,7 @@ def run(*arguments):
 
 
 def done(*arguments):
-    result = run(*arguments)
+    result = run(*arguments, "--overwrite")
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert result.stdout == ""
     return result.stderr
@@ -125,9 +125,9 @@ def test_a_repair_treats_the_level_that_its_file_names(bert, texts, tmp_path):
     command, out = (bert, texts, "--repair", saved), tmp_path / "x.npy"
     for level in ("token", "sentence"):
         expected = encoder.with_repair(repair, level).encode(TEXTS)
-        repair.save(saved, level=level)
+        repair.save(saved, level=level, overwrite=True)
         np.testing.assert_allclose(rows_of(*command, out=out), expected, **CLOSE)
-        repair.save(saved)
+        repair.save(saved, overwrite=True)
         found = rows_of(*command, "--level", level, out=out)
         np.testing.assert_allclose(found, expected, **CLOSE)
     np.testing.assert_allclose(rows_of(*command, out=out), expected, **CLOSE)  # of sentences
@@ -189,7 +189,7 @@ def test_bad_input_gives_one_line_and_writes_nothing(bert, texts, tmp_path):
         ((bert, tmp_path / "none.txt", *out), "embed: there is no file"),
         ((tmp_path / "notes", texts, *out), "holds no model"),
         ((bert, texts, "--out", tmp_path / "x.doc"), "must end in one of"),
-        ((bert, texts, "--out", tmp_path / "no" / "x.npy"), "must be a file in an existing folder"),
+        ((bert, texts, "--out", tmp_path / "no" / "x.npy"), "must be in an existing folder"),
     ]
     for arguments, match in cases:
         result = run(*arguments)

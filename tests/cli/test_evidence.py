@@ -148,9 +148,7 @@ def test_compare_fits_on_text_that_is_given(planted, tmp_path):
     )
     assert found["results"][1]["score"] == expected.to_dict()["results"][1]["score"]
     assert found["results"][1]["fitted_on"] == "other text"
-    assert found["notes"] == [
-        "pairs: 1 evaluated texts were removed from what repairs are fitted on."
-    ]
+    assert found["notes"] == ["pairs: 1 evaluated text was excluded from fitting."]
 
 
 def test_compare_takes_few_components(planted):
@@ -293,6 +291,22 @@ def test_pairs_of_unknown_words_are_counted(tmp_path):
     said = "40 of 50 pairs of 'men' are of words that are known\n"
     found = json.loads(done(*command, "--repairs", "center", "--json", stderr=said))
     assert found["results"][0]["n_items"] == 40
+
+
+def test_word_vectors_on_sentences_are_averaged_and_unknown_words_counted(tmp_path):
+    random = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(50)]
+    vectors = write_vectors(tmp_path / "v.parquet", words, random.standard_normal((50, 4)))
+    rows = [f"{i % 9}\tw{i} W{i + 1}, unseen\tw{(i * 7 + 1) % 50} w3!" for i in range(40)]
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
+    files = vectors, tmp_path / "pairs.tsv"
+    note = "Each text is the mean of the vectors of its words, since the vectors are of words: "
+    for command in ("compare", "advise"):
+        options = ("--repairs", "center")
+        output = done(*line(command, files, *options))
+        assert f"{note}40 of 200 words are unknown and left out" in output
+        found = json.loads(done(*line(command, files, *options, "--json")))
+        assert any(note in said for said in found["notes"])
 
 
 # calibrate
@@ -511,7 +525,7 @@ def empty_fit_text(folder, vectors, pairs):
 def one_group(folder, vectors, pairs):
     rows = [f"{i}\ta0\t{part[2]}" for i, part in enumerate(cells(pairs))]
     pairs.write_text("score\tsentence1\tsentence2\n" + "\n".join(rows), "utf-8")
-    return (), "must have items in at least 2 groups that share no sentence, got 1"
+    return (), "must have items in at least 2 groups that share no sentence and no vector, got 1"
 
 
 BAD = (

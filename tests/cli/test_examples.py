@@ -114,6 +114,8 @@ def test_help_ends_with_two_examples(command):
 @pytest.mark.parametrize("line", dict.fromkeys(LINES))
 def test_examples_work(line, prepared):
     _, *arguments = shlex.split(line)
+    for option in {"--out", "--save"} & set(arguments):
+        (prepared / arguments[arguments.index(option) + 1]).unlink(missing_ok=True)
     result = CliRunner().invoke(app, arguments)
     if result.exit_code and "not installed" in result.stderr:
         pytest.skip(result.stderr)

@@ -24,6 +24,7 @@ SPECIFIC = {
     "--max-length",  # of train: as the papers have it
     "--method",  # of repair, or of training
     "--out",  # rows, a chart, a page, a folder
+    "--overwrite",  # of train: runs again
     "--part",  # of train: dev or test alone
     "--pool",  # rows of tokens are for files, not for tasks
     "--repair",  # of report: several

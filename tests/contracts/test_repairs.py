@@ -43,7 +43,9 @@ def X():
 
 
 def excused(estimator):
-    if isinstance(estimator, (ClusterRemoval, Flow)):
+    """Checks that fail; 27 clusters of scikit-learn's few rows are the rows, however seeded."""
+    seeded_by_row = isinstance(estimator, ClusterRemoval) and estimator.n_clusters < 27
+    if seeded_by_row or isinstance(estimator, Flow):
         reason = "clusters are seeded by row, as in scikit-learn's KMeans, and so are batches"
         return {
             "check_sample_weight_equivalence_on_dense_data": reason,

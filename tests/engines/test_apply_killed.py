@@ -25,11 +25,10 @@ def rows_of(path):
 
 def begun(target, n_bytes=1):
     """Whether rows are being written beside the target."""
-    part = target.with_name(target.name + ".part")
 
     def check():
-        files = part.rglob("*") if part.is_dir() else [part]
-        return sum(file.stat().st_size for file in files if file.is_file()) > n_bytes
+        files = target.parent.glob(f".{target.name}.*.isotropy-part")
+        return sum(file.stat().st_size for file in files) > n_bytes
 
     return check
 
@@ -45,7 +44,7 @@ def test_the_target_is_the_old_one_or_not_there(
     target = tmp_path / f"fixed{suffix}"
     if old is not None:
         target.write_bytes(old)
-    line = ("apply", saved, path, "--out", target, *LINE)
+    line = ("apply", saved, path, "--out", target, "--overwrite", *LINE)
     n_bytes = 4000 if suffix == ".parquet" else 40_000
     killed_when(begun(target, n_bytes), *line)
     assert (target.read_bytes() if target.exists() else None) == old

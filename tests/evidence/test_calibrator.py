@@ -186,7 +186,7 @@ def test_a_loaded_calibrator_is_the_one_saved(saved):
     assert loaded.threshold(0.01) == fitted.threshold(0.01)
     assert repr(loaded) == repr(fitted)
     assert (loaded.n_samples_seen_, loaded.n_features_in_, loaded.note_) == (400, 16, "a test")
-    loaded.save(saved)
+    loaded.save(saved, overwrite=True)
     assert np.array_equal(ScoreCalibrator.load(saved).scores_, fitted.scores_)
 
 
@@ -226,9 +226,9 @@ def rewritten(path, change, tensors):
 @pytest.mark.parametrize(
     ("change", "tensors", "message"),
     [
-        ({}, {}, "does not hold a whole calibrator"),
-        ({}, {"scores_": np.array([2.0, 1.0], dtype=np.float32)}, "not sorted numbers"),
-        ({}, {"scores_": np.array([1.0, np.nan], dtype=np.float32)}, "not sorted numbers"),
+        ({}, {}, "there must be scores_, which is missing"),
+        ({}, {"scores_": np.array([0.5, 0.1], dtype=np.float32)}, "must be ascending"),
+        ({}, {"scores_": np.array([1.0, np.nan], dtype=np.float32)}, "must be finite, got nan"),
         ({"params": {"colour": "blue"}}, None, "colour"),
         ({"format": 2}, None, "Upgrade isotropy"),
     ],

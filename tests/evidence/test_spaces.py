@@ -15,6 +15,10 @@ X = np.random.default_rng(0).standard_normal((40, 6)) + np.arange(6)
 AFFINE = [Center(), Standardize(), AllButTheTop(2), Whiten(), Whiten("pca", n_components=3)]
 
 
+def read(source):
+    return np.concatenate([b.rows for chunk in source.chunks() for b in source.read(chunk)])
+
+
 @pytest.fixture
 def encoder():
     return TokenEncoder(TEXTS, X)
@@ -25,7 +29,7 @@ def test_one_row_a_text_is_one_level():
     assert found.levels == (SENTENCE,)
     np.testing.assert_allclose(found.pooled, X, rtol=1e-6)
     np.testing.assert_array_equal(
-        found.rows(SENTENCE, np.array([3, 1, 3])), found.pooled[[3, 1, 3]]
+        read(found.source(SENTENCE, np.array([3, 1, 3]))), found.pooled[[3, 1, 3]]
     )
 
 
@@ -35,7 +39,7 @@ def test_tokens_are_a_level_of_their_own(encoder):
     means = [encoder.rows[text].mean(axis=0) for text in TEXTS]
     np.testing.assert_allclose(found.pooled, means, atol=1e-6)
     expected = np.concatenate([encoder.rows[TEXTS[i]] for i in (5, 2, 5)])
-    np.testing.assert_array_equal(found.rows(TOKEN, np.array([5, 2, 5])), expected)
+    np.testing.assert_array_equal(read(found.source(TOKEN, np.array([5, 2, 5]))), expected)
 
 
 @pytest.mark.parametrize("repair", AFFINE, ids=repr)

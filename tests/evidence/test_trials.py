@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isotropy import KeyedVectors
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError
 from isotropy.evidence.candidates import NONE, Candidate
 from isotropy.evidence.spaces import SENTENCE
 from isotropy.evidence.trials import (
@@ -15,10 +15,10 @@ from isotropy.evidence.trials import (
     TRANSDUCTIVE,
     VOCABULARY,
     Bench,
+    Plan,
+    far,
     grouped_folds,
     sampled,
-    sentence_numbers,
-    warned,
 )
 from isotropy.sources.texts import Span
 from isotropy.tasks import STS, Retrieval, WordInContext, WordSimilarity
@@ -114,7 +114,7 @@ def test_a_word_in_an_evaluated_sentence_is_removed_too():
     left = [i for i, text in enumerate(task.texts) if text.text not in (shared, "sit on the bank")]
     assert plan.n_removed == 1
     np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
-    numbers = sentence_numbers(task)
+    numbers = task.identities
     assert numbers[task.members[0, 0]] == numbers[task.members[1, 0]]
 
 
@@ -263,16 +263,31 @@ def test_rows_before_and_after_are_a_sample():
 
 def test_what_is_far_from_the_fitted_rows_is_said():
     task, X = sts(n=200, d=4)
-    near, far = X.copy(), X.copy()
-    far[:200] += 10
-    for rows, message in ((near, ""), (far, "200 rows are far from the fitted ones")):
+    moved = X.copy()
+    moved[:200] += 10
+    for rows, said in ((X, ""), (moved, "The 200 evaluated texts differ from the text that")):
         tried = bench(task, rows, caller="advise")
-        trial = tried.held_out(np.arange(100), np.arange(100, 200)).trials[0]
-        if not message:
-            assert warned(tried, SENTENCE, trial) == ""
-            continue
-        with pytest.warns(IsotropyWarning, match=r"advise: 'sts' is far from .* 200 rows are far"):
-            assert warned(tried, SENTENCE, trial).startswith(message)
+        plan = tried.held_out(np.arange(100), np.arange(100, 200))
+        assert far(tried, SENTENCE, plan)[: len(said) or None] == said
+    assert "give such text with fit_on (--fit-on)" in far(tried, SENTENCE, plan)
+
+
+def test_all_texts_are_looked_at_where_one_fit_serves_all_folds():
+    task, X = sts(n=60, d=4)
+    words = [f"word {i}" for i in range(200)]
+    rows = np.vstack([X + 20, np.random.default_rng(0).standard_normal((200, 4))])
+    tried = bench(task, KeyedVectors(rows, [*task.texts, *words]), fit_on=words)
+    plan = tried.across(np.arange(60), 5, seed=0)
+    assert far(tried, SENTENCE, plan).startswith("The 120 evaluated texts differ")
+    groups = np.arange(60) % 5
+    X[np.unique(task.members[groups == 0])] += 20
+    task.groups = groups
+    tried = bench(task, X)
+    plan = tried.across(np.arange(60), 5, seed=0)
+    assert "evaluated texts of one fold differ" in "".join(
+        far(tried, SENTENCE, Plan(plan.trials[k:] + plan.trials[:k], plan.fitted_on))
+        for k in range(5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -305,7 +320,7 @@ def test_what_cannot_be_fitted_on_gets_one_line(call, message):
 def test_items_that_all_share_a_sentence_make_no_folds():
     task = STS([("a", f"b{i}") for i in range(9)], np.arange(9))
     X = np.random.default_rng(0).standard_normal((10, 4))
-    with pytest.raises(InputError, match="at least 2 groups that share no sentence, got 1"):
+    with pytest.raises(InputError, match="share no sentence and no vector, got 1"):
         bench(task, X).across(np.arange(9), 5, seed=0)
 
 

@@ -43,7 +43,7 @@ def test_the_header_says_what_it_was_fitted_on(saved):
 def test_the_level_is_kept(saved, tmp_path):
     repair = isotropy.load(saved)
     assert repair.level_ == ""
-    repair.save(saved, level="token")
+    repair.save(saved, level="token", overwrite=True)
     loaded = isotropy.load(saved)
     assert loaded.level_ == "token"
     loaded.save(tmp_path / "again")
@@ -131,9 +131,9 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(files, "save_file", fail)
+    monkeypatch.setattr(files, "save", fail)
     with pytest.raises(ValueError, match="could not be written: No space left"):
-        isotropy.Center().fit(np.ones((3, 2))).save(saved)
+        isotropy.Center().fit(np.ones((3, 2))).save(saved, overwrite=True)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
 

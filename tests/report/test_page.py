@@ -65,14 +65,15 @@ def test_the_size_does_not_grow_with_the_rows(n, tmp_path):
 
 @pytest.mark.parametrize("name", ["page.txt", "no/such/page.html", ""])
 def test_a_bad_path_is_refused_before_anything_is_read(name, tmp_path):
-    with pytest.raises(InputError, match=r"report: the page must be an \.html file"):
+    with pytest.raises(InputError, match=r"path must be (an \.html file|in an existing folder)"):
         report.write(np.full((2, 2), np.nan), tmp_path / name)
 
 
 def test_a_failed_page_leaves_the_old_one(rows, tmp_path):
     (tmp_path / "page.html").write_text("old")
+    missing = [tmp_path / "missing.json"]
     with pytest.raises(InputError):
-        report.write(rows, tmp_path / "page.html", evidence=[tmp_path / "missing.json"])
+        report.write(rows, tmp_path / "page.html", evidence=missing, overwrite=True)
     assert (tmp_path / "page.html").read_text() == "old"
 
 
@@ -119,10 +120,10 @@ def test_text_that_is_no_unicode_is_written(rows, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(rows, tmp_path, monkeypatch):
-    def refused(**_):
+    def refused(_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr("isotropy.writing.NewFile.begin", refused)
     with pytest.raises(InputError, match=r"could not be written: Permission denied"):
         report.write(rows, tmp_path / "page.html")
 

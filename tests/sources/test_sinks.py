@@ -102,12 +102,22 @@ def test_words_come_back_from_word2vec_text(make, tmp_path, X):
         assert words[:5] == ["the", ",", '"', "naïve", "New York"]
 
 
-def test_the_input_may_be_its_own_target(make, X, rows):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_input_is_never_its_own_target(make, X, rows, overwrite):
     path = make("npy", X)
     source = open(path, chunk_rows=5)
-    with open_sink(path, 5, like=source) as sink:
-        pour(source, sink, scale=3)
-    np.testing.assert_allclose(rows(open(path)), 3 * X, rtol=1e-6)
+    with pytest.raises(InputError, match="must be another file than X"):
+        open_sink(path, 5, like=source, overwrite=overwrite)
+    np.testing.assert_allclose(rows(open(path)), X, rtol=1e-6)
+
+
+def test_a_file_that_exists_is_replaced_when_asked(tmp_path, X, rows):
+    (tmp_path / "x.npy").write_bytes(b"old")
+    with pytest.raises(InputError, match=r"exists\. Pass overwrite=True to replace it\.$"):
+        open_sink(tmp_path / "x.npy", 5)
+    with open_sink(tmp_path / "x.npy", 5, overwrite=True) as sink:
+        sink.write(X)
+    np.testing.assert_array_equal(rows(open(tmp_path / "x.npy")), X)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -116,7 +126,7 @@ def test_an_exception_in_the_middle_leaves_the_old_file(tmp_path, X, suffix, err
     path = tmp_path / f"x{suffix}"
     path.write_bytes(b"old")
     words = pa.table({"word": ["w"] * 23})
-    with pytest.raises(error), open_sink(path, 5, "float32") as sink:  # noqa: PT012
+    with pytest.raises(error), open_sink(path, 5, "float32", overwrite=True) as sink:  # noqa: PT012
         sink.write(X, words)
         raise error
     assert path.read_bytes() == b"old"
@@ -154,7 +164,7 @@ def test_a_full_disk_gives_one_line_and_leaves_the_old_file(tmp_path, X, suffix)
         pytest.raises(
             InputError, match=r"^apply: '.*' could not be written .* the disk is full\. Fr"
         ),
-        open_sink(path, 5, "float32", caller="apply") as sink,
+        open_sink(path, 5, "float32", caller="apply", overwrite=True) as sink,
     ):
         fill_the_disk(sink, X, words)
     assert path.read_bytes() == b"old"
@@ -169,24 +179,26 @@ def test_a_disk_that_is_full_at_the_end_leaves_the_old_file(tmp_path, X, monkeyp
     monkeypatch.setattr(os, "fsync", fsync)
     with (
         pytest.raises(InputError, match="the disk is full"),
-        open_sink(tmp_path / "x.npy", 5) as sink,
+        open_sink(tmp_path / "x.npy", 5, overwrite=True) as sink,
     ):
         sink.write(X)
     assert (tmp_path / "x.npy").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_leftover_of_a_killed_run_is_no_obstacle(tmp_path, X):
-    (tmp_path / "x.npy.part").write_bytes(b"half")
+def test_a_leftover_of_a_killed_run_is_removed_and_a_file_of_somebody_is_not(tmp_path, X):
+    (tmp_path / ".x.npy.0123456789abcdef.isotropy-part").write_bytes(b"half")
+    (tmp_path / "x.npy.part").write_bytes(b"somebody's")
     with open_sink(tmp_path / "x.npy", 5) as sink:
         sink.write(X)
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "x.npy.part"]
+    assert (tmp_path / "x.npy.part").read_bytes() == b"somebody's"
 
 
 def test_what_cannot_be_written_is_said(tmp_path, X):
     with pytest.raises(InputError, match=r"must end in one of \.npy"):
         open_sink(tmp_path / "x.docx", 5)
-    with pytest.raises(InputError, match="must be a file in an existing folder"):
+    with pytest.raises(InputError, match="must be in an existing folder"):
         open_sink(tmp_path / "no" / "x.npy", 5)
     with pytest.raises(InputError, match="must be a local file"):
         open_sink("s3://bucket/x.npy", 5)
@@ -237,10 +249,13 @@ def test_parts_are_written_by_another_process(tmp_path, X, rows):
 
 def test_parts_replace_older_parts_only_when_whole(tmp_path, X, rows):
     for scale in (1, 2):
-        with PartsSink(tmp_path / "out", 5) as parts, parts.part(0) as sink:
+        with PartsSink(tmp_path / "out", 5, overwrite=True) as parts, parts.part(0) as sink:
             sink.write(X * scale)
     np.testing.assert_array_equal(rows(open(tmp_path / "out")), 2 * X)
-    with pytest.raises(KeyboardInterrupt), PartsSink(tmp_path / "out", 5) as parts:  # noqa: PT012
+    with pytest.raises(InputError, match="exists"):
+        PartsSink(tmp_path / "out", 5)
+    parts = PartsSink(tmp_path / "out", 5, overwrite=True)
+    with pytest.raises(KeyboardInterrupt), parts:  # noqa: PT012
         with parts.part(0) as sink:
             sink.write(X)
         raise KeyboardInterrupt
@@ -251,7 +266,7 @@ def test_parts_replace_older_parts_only_when_whole(tmp_path, X, rows):
 def test_a_folder_of_other_things_is_not_replaced(tmp_path, X):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").touch()
-    with pytest.raises(InputError, match="holds other things than parts"):  # noqa: SIM117
-        with PartsSink(tmp_path / "out", 5):
-            pass
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="files that isotropy did not write"):
+            PartsSink(tmp_path / "out", 5, overwrite=overwrite)
     assert (tmp_path / "out" / "thesis.tex").exists()

@@ -333,6 +333,23 @@ def test_records_of_other_settings_are_refused(trial):
         trial(settings={"lr": 1e-3}).run()
 
 
+def test_records_are_replaced_when_asked_and_files_of_others_never(trial, tmp_path, monkeypatch):
+    real, seen = trials.run, []
+    monkeypatch.setattr(trials, "run", lambda job: seen.append(job) or real(job))
+    for overwrite in (False, False, True):
+        trial(overwrite=overwrite).run()
+    assert len(seen) == 2
+    trial(overwrite=True, settings={"lr": 1e-3}).run()
+    (path,) = (tmp_path / "runs").iterdir()
+    for text in ("{}", "[3]", "my own notes"):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"is no record of a run\. Move it away\."):
+            trial(overwrite=True).run()
+        assert path.read_text() == text
+    with pytest.raises(InputError, match="--out must be a folder, got the file"):
+        trial(out=path)
+
+
 @pytest.mark.parametrize("what", ["data", "weights"])
 def test_records_of_other_inputs_are_refused(what, trial, places, tmp_path):
     data, models = (shutil.copytree(place, tmp_path / place.name) for place in places)

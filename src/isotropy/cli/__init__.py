@@ -1,5 +1,6 @@
 """The command line: one short file per command."""
 
+import itertools
 import sys
 import warnings
 from typing import Annotated, Any
@@ -21,7 +22,9 @@ from isotropy.cli import (
     show,
     train,
 )
-from isotropy.errors import IsotropyError
+from isotropy.cli.common import json_line
+from isotropy.cli.ending import in_order
+from isotropy.errors import IsotropyError, one_line
 
 TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
     "Start here": (demo.demo, doctor.doctor),
@@ -33,21 +36,28 @@ TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
 
 
 class Commands(TyperGroup):
-    """Lists commands under their headings, and says what went wrong in one line and exit code 2."""
+    """Lists commands under their headings, and says what went wrong in one line and exit code 2.
+
+    With --json that line is a JSON object, {"error": ...}, on standard error as well: standard
+    output then holds one whole JSON object or nothing.
+    """
 
     def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **kwargs)
-        warnings.showwarning = _show_warning
+        given = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in itertools.takewhile(lambda word: word != "--", given)
+        warnings.showwarning = lambda message, *_, **__: _tell("warning", message, as_json)
         try:
-            code = super().main(args, standalone_mode=False, **kwargs)
+            with in_order():
+                code = super().main(args, standalone_mode=False, **kwargs)
         except IsotropyError as error:
-            typer.echo(str(error), err=True)
+            _tell("error", error, as_json)
             sys.exit(2)
         except Exception as error:
             if not hasattr(error, "format_message"):  # not a wrong use of the command line
                 raise
-            typer.echo(error.format_message(), err=True)
+            _tell("error", error.format_message(), as_json)
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -60,8 +70,14 @@ class Commands(TyperGroup):
                 )
 
 
-def _show_warning(message: Any, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {message}", err=True)
+def _tell(kind: str, message: object, as_json: bool) -> None:
+    """One line on standard error, whatever stands in the message; with --json an object."""
+    line = one_line(message)
+    if as_json:
+        line = json_line({kind: line})
+    elif kind == "warning":
+        line = f"warning: {line}"
+    typer.echo(line, err=True)
 
 
 app = typer.Typer(

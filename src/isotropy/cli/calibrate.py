@@ -15,11 +15,14 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     JsonOption,
+    OverwriteOption,
     RepairOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
     SourceArgument,
+    beside,
+    destination,
     examples,
     json_line,
     opened,
@@ -51,6 +54,7 @@ def calibrate(
         Path | None,
         typer.Option(help="File for the calibrator, which `ScoreCalibrator.load` takes."),
     ] = None,
+    overwrite: OverwriteOption = False,
     n_pairs: Annotated[int, typer.Option(help="Random pairs of rows.", min=1)] = 1_000_000,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
@@ -67,8 +71,9 @@ def calibrate(
             f"calibrate: --rate must be a number in (0, 1), got {rate:g}. 0.01 is one false match "
             "in a hundred unrelated pairs."
         )
-    if save is not None:
-        check_target(save)
+    save = destination(save)
+    inputs = {"SOURCE": source, "--repair": repair}
+    check_target({"--save": save}, inputs, overwrite=overwrite, caller="calibrate")
     fitted = None if repair is None else load(repair)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "calibrate")
     with running(engine, device, scheduler, None, "calibrate") as run:
@@ -81,27 +86,28 @@ def calibrate(
         for one in score or []
     ]
     if save is not None:
-        calibrator.save(save)
+        calibrator.save(save, overwrite=overwrite)
     say_skipped(n_skipped)
-    if as_json:
-        found = {
-            "threshold": threshold,
-            "false_match_rate": rate,
-            "mean": calibrator.mean_,
-            "std": calibrator.std_,
-            "n_pairs": calibrator.n_pairs_,
-            "repair": calibrator.repair_,
-            "scores": scores,
-        }
-        typer.echo(json_line(found))
-        return
-    typer.echo(str(calibrator))
-    typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
-    for one in scores:
-        typer.echo(
-            f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
-            f"p = {one['p']:.2g}"
-        )
+    with beside(save):
+        if as_json:
+            found = {
+                "threshold": threshold,
+                "false_match_rate": rate,
+                "mean": calibrator.mean_,
+                "std": calibrator.std_,
+                "n_pairs": calibrator.n_pairs_,
+                "repair": calibrator.repair_,
+                "scores": scores,
+            }
+            typer.echo(json_line(found))
+            return
+        typer.echo(str(calibrator))
+        typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
+        for one in scores:
+            typer.echo(
+                f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
+                f"p = {one['p']:.2g}"
+            )
 
 
 def expect_pairs(calibrator: ScoreCalibrator, rate: float) -> None:

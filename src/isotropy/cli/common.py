@@ -124,7 +124,16 @@ RepairArgument = Annotated[
 RepairOption = Annotated[
     Path | None, typer.Option("--repair", help="Saved repair that rows go through first.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an output that exists.")
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help='Print one JSON object; an error is one JSON line, {"error": ...}, on standard error.',
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="Seed of samples, folds, draws and clusterings.", min=0)
 ]
@@ -163,6 +172,21 @@ class TerminalProgress:
 
     def advance(self, n_rows: int) -> None:
         self.bar.advance(self.task, n_rows)
+
+
+def destination(path: Path | None) -> Path | None:
+    """Where an output goes: - is the standard output."""
+    return Path("/dev/stdout") if path == Path("-") else path
+
+
+@contextlib.contextmanager
+def beside(out: Path | None) -> Iterator[None]:
+    """Prints go to standard error where the standard output gets a file."""
+    if out != Path("/dev/stdout"):
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def opened(

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import time
 import warnings
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +19,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from isotropy.cli.common import SeedOption, examples
+from isotropy.cli.common import OverwriteOption, SeedOption, examples
 from isotropy.cli.demo_vectors import SETS, WordVectors
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, reason
 from isotropy.measure import measure
 from isotropy.repairs import AllButTheTop
 from isotropy.sources import KeyedVectors
+from isotropy.writing import explained, mark, shown, whole, written_by_us
 
 SHOWN = ("mean_cosine", "mean_norm_ratio", "partition_isotropy", "isoscore", "effective_rank")
 COMPARED = ("center", "scaled-center", "all-but-the-top", "whiten", "cluster-removal")
+WRITTEN = (".parquet", "-repair.safetensors", ".html")  # files of a space
 SEARCHED = 8  # candidates that are tried when one is chosen
 
 
@@ -38,30 +41,32 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the vectors, the page and the repair.")
     ] = Path("isotropy-demo"),
+    overwrite: OverwriteOption = False,
     seed: SeedOption = 0,
 ) -> None:
     """Measure, repair, compare, advise and draw two real embedding spaces.
 
     They come inside packages. One gains from a repair, the other should be left alone; a list of
-    graded word pairs tells which.
+    graded word pairs tells which. Files of an earlier demo are replaced, others are not.
     """
     if space is not None and space not in SETS:
         raise InputError(f"demo: --space must be one of {', '.join(SETS)}, got {space!r}.")
     console = Console(width=None if os.isatty(1) else 110)
     begun = time.perf_counter()
-    pairs = prepared(out)
-    shown = []
-    for name in [space] if space else list(SETS):
+    names = [space] if space else list(SETS)
+    pairs = prepared(out, names, overwrite)
+    seen = []
+    for name in names:
         try:
             words = SETS[name]()
         except MissingExtraError as error:
             console.print(f"[yellow]{name} is left out.[/] {escape(str(error))}\n")
             continue
         _present(console, name, words, pairs, out, seed)
-        shown.append(name)
-    if not shown:
+        seen.append(name)
+    if not seen:
         raise typer.Exit(2)
-    first = shlex.quote(str(out / f"{shown[0]}.parquet"))
+    first = shlex.quote(str(out / f"{seen[0]}.parquet"))
     console.print(
         f"All of it took {time.perf_counter() - begun:.0f} s. What to try next:", style="bold"
     )
@@ -107,9 +112,10 @@ def _present(
     repair = advice.repair
     if repair is not None:
         path = out / f"{name}-repair.safetensors"
-        repair.save(path, note="isotropy demo")
+        repair.save(path, note="isotropy demo", overwrite=True)
+        mark(out, [path.name])
         console.print(f"The repair: {path}", soft_wrap=True, markup=False)
-    shown = AllButTheTop().fit(rows) if repair is None else repair
+    drawn = AllButTheTop().fit(rows) if repair is None else repair
     write_rows(out / f"{name}.parquet", words)
     page = out / f"{name}.html"
     try:
@@ -117,35 +123,61 @@ def _present(
     except MissingExtraError as error:
         console.print(f"[yellow]The page is left out.[/] {escape(str(error))}\n")
         return
-    write(vectors, page, repairs=[shown], evidence=[compared, advice], title=words.title, seed=seed)
+    write(
+        vectors,
+        page,
+        repairs=[drawn],
+        evidence=[compared, advice],
+        title=words.title,
+        seed=seed,
+        overwrite=True,
+    )
+    mark(out, [page.name])
     console.print(f"The page:   {page}\n", soft_wrap=True, markup=False)
 
 
 def _table(results: Any) -> Table:
+    from isotropy.evidence.advice import plain, signed
+
     table = Table("repair", "score", "gain", "95 % interval", "p (Holm)")
     for result in results:
         low, high = (100 * end for end in result.interval)
         gain = (
-            f"{100 * result.difference:+.1f}",
-            f"{low:+.1f} to {high:+.1f}",
+            signed(100 * result.difference),
+            f"{signed(low)} to {signed(high)}",
             f"{result.p_holm:.4f}",
         )
         same = result.candidate.method == "none"
         table.add_row(
-            str(result.candidate), f"{100 * result.score:.1f}", *(("",) * 3 if same else gain)
+            str(result.candidate), plain(100 * result.score), *(("",) * 3 if same else gain)
         )
     return table
 
 
-def prepared(out: Path) -> Path:
-    """The file of word pairs in the folder, which is made."""
+def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
+    """The file of word pairs in the folder, which is made; raises where others' files are."""
+    written = ["pairs.tsv"]
+    written += [f"{space}{end}" for space in spaces for end in WRITTEN]
+    for name in sorted(set(written) - written_by_us(out)):
+        if os.path.lexists(out / name) and not overwrite:
+            raise InputError(
+                f"demo: --out must not hold {shown(name)} of yours, or of an earlier demo and "
+                f"changed since, got {shown(out)}. Add --overwrite to replace it."
+            )
     pairs = out / "pairs.tsv"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file:
-            shutil.copyfile(file, pairs)
     except OSError as error:
-        raise InputError(f"demo: --out {str(out)!r} could not be made ({reason(error)}).") from None
+        raise InputError(
+            f"demo: --out {shown(out)} could not be made ({reason(error)}). Choose another."
+        ) from None
+    with (
+        resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,
+        explained(pairs, "demo"),
+    ):
+        with whole(pairs) as part:
+            shutil.copyfile(file, part)
+        mark(out, [pairs.name])
     return pairs
 
 
@@ -153,4 +185,7 @@ def write_rows(path: Path, words: WordVectors) -> None:
     """Write the words with their rows to a Parquet file."""
     rows = words.vectors[list(words.row_of.values())]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-    pq.write_table(pa.table({"word": list(words.row_of), "vector": vectors}), path)
+    with explained(path, "demo"):
+        with whole(path) as part:
+            pq.write_table(pa.table({"word": list(words.row_of), "vector": vectors}), part)
+        mark(path.parent, [path.name])

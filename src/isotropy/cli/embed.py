@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from isotropy.checks import Array
-from isotropy.cli.common import FILES_OF_ROWS, RepairOption, examples, say
+from isotropy.cli.common import FILES_OF_ROWS, OverwriteOption, RepairOption, examples, say
 from isotropy.cli.hub import offline_unless_reached
 from isotropy.cli.texts_options import (
     POOL_HELP,
@@ -33,6 +33,7 @@ from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
 from isotropy.sources.encoder import Encoder, cut_off
+from isotropy.sources.guard import guard
 from isotropy.sources.loading import pools_itself
 
 WORD_FILES = (".vec", ".txt")
@@ -54,6 +55,7 @@ def embed(
             show_default=False,
         ),
     ],
+    overwrite: OverwriteOption = False,
     layer: LayerOption = None,
     pool: Annotated[
         Pool | None,
@@ -76,6 +78,13 @@ def embed(
     ] = None,
 ) -> None:
     """Write the vectors of TEXTS by MODEL, in order and in bounded memory."""
+    guard(
+        {"--out": out},
+        {"MODEL": model, "TEXTS": texts, "--repair": repair},
+        kept={"--cache": cache},
+        overwrite=overwrite,
+        caller="embed",
+    )
     number = one_layer(layer, "embed")
     fitted = None if repair is None else load(repair)
     treated = treated_level(fitted, level, pool)
@@ -98,7 +107,8 @@ def embed(
         warnings.simplefilter("ignore", IsotropyWarning)  # the number of cut texts comes below
         source = encoder.source(opened)
         source.text_column = "word" if out.suffix in WORD_FILES else None
-        map_rows(source, _as_they_are, target(out, source.n_features, source, "embed"))
+        sink = target(out, source.n_features, source, "embed", overwrite=overwrite, name="--out")
+        map_rows(source, _as_they_are, sink)
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
     say(f"wrote {source.n_samples:,} rows of {source.n_features} to {out}")

@@ -16,11 +16,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from isotropy import checks
 from isotropy.cli.common import (
     ColumnOption,
     JsonOption,
+    OverwriteOption,
     SeedOption,
     among,
+    beside,
+    destination,
     examples,
     json_line,
 )
@@ -43,6 +47,7 @@ from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
 from isotropy.sources.embeddings import embeddings
 from isotropy.sources.encoder import Encoder
+from isotropy.sources.guard import guard
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.loading import is_model, pools_itself
 from isotropy.sources.opening import FORMATS
@@ -58,7 +63,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL_OR_VECTORS",
-        help="A model (folder, hub name or .gguf), or a file of vectors with a column of texts.",
+        help="A model (folder, hub name or .gguf), or a file of vectors with a column of texts or "
+        "words; of words, each text is the mean of its words.",
         show_default=False,
     ),
 ]
@@ -150,6 +156,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Score every repair on a task, with intervals and p-values."""
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
+    guard({}, inputs, kept={"--cache": cache}, caller="compare")
     offline_unless_reached(model, data)
     wanted = opened_task(task, data, "compare", option)
     texts = joined_texts(fit_on)
@@ -181,7 +189,8 @@ def advise(
     task: Annotated[
         Kind | None,
         typer.Option(
-            help="What kind of task; pseudo is finding the next line; none at all diagnoses.",
+            help="What kind of task; pseudo is finding the next line; omit it to get a diagnosis "
+            "only.",
         ),
     ] = None,
     repairs: Annotated[
@@ -199,6 +208,7 @@ def advise(
         Path | None,
         typer.Option(help="File for the chosen repair, which `apply` and `embed --repair` take."),
     ] = None,
+    overwrite: OverwriteOption = False,
     budget: Annotated[int, typer.Option(help="Repairs tried at most.", min=1)] = 24,
     layer: LayerOption = None,
     pool: PoolOption = None,
@@ -212,12 +222,9 @@ def advise(
 ) -> None:
     """Say which repair helps on a task, or to leave the space alone.
 
-    Repairs and their parameters are searched on the training part by cross-validation; the choice
-    is tested on folds it did not see, and scored on the test part.
+    Repairs and their parameters are searched on the training part by cross-validation; the
+    selection procedure is tested on unseen folds, and the choice is scored on the test part.
     """
-    if save is not None:
-        check_target(save)
-    offline_unless_reached(model, data)
     if task is None:
         goes_with_task = {
             "save": save,
@@ -229,6 +236,12 @@ def advise(
         for name, given in goes_with_task.items():
             if given:
                 raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
+    save = destination(save)
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
+    kept = {"--cache": cache}
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
+    offline_unless_reached(model, data)
+    if task is None:
         texts = list(each(open_texts(data, None, "advise")))
         vectors, _ = vectors_for(
             model, None, layer, pool, special_tokens, device, cache, column, text_column
@@ -250,9 +263,11 @@ def advise(
         typer.echo("nothing was saved, as no repair is recommended", err=True)
     elif save is not None and found.repair is not None:
         level = found.choice.level
-        found.repair.save(save, note=f"{level} level, {model}, {data}", level=level)
+        note = f"{level} level, {model}, {data}"
+        found.repair.save(save, note=note, level=level, overwrite=overwrite)
         typer.echo(f"saved {found.repair!r} to {save}", err=True)
-    tell(found, as_json)
+    with beside(save):
+        tell(found, as_json)
 
 
 def tell(found: Any, as_json: bool) -> None:
@@ -300,13 +315,15 @@ def opened_task(
 
 def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
     """What each name=value says: the text itself where the task wants one, as of a label."""
-    known = inspect.signature(Task.by_kind[kind].read).parameters
+    read = inspect.signature(Task.by_kind[kind].read).parameters
+    known = dict(list(read.items())[1:])  # the first is what --data names
     found: dict[str, Any] = {}
     for option in options:
         name, equals, text = option.partition("=")
         if not name or not equals:
             raise InputError(f"{caller}: --option must be name=value, got {option!r}.")
-        worded = name in known and "str" in str(known[name].annotation)
+        checks.choice(name, f"options of {kind}", caller, list(known))
+        worded = "str" in str(known[name].annotation)
         found[name] = text if worded else plain_value(text)
     return found
 

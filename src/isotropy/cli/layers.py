@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from isotropy.cli.common import JsonOption, SeedOption, examples, json_line
+from isotropy import errors
+from isotropy.cli.common import JsonOption, OverwriteOption, SeedOption, examples, json_line
 from isotropy.cli.hub import offline_unless_reached
 from isotropy.cli.texts_options import (
     BatchOption,
@@ -29,7 +30,6 @@ from isotropy.cli.texts_options import (
     opened_texts,
     shown,
 )
-from isotropy.errors import IsotropyWarning
 from isotropy.measure import Geometry, measure
 from isotropy.sources.encoder import Encoder, cut_off
 from isotropy.sources.progress import bar
@@ -96,6 +96,7 @@ def layers(
             "kaleido .svg, .png or .pdf."
         ),
     ] = None,
+    overwrite: OverwriteOption = False,
     max_texts: Annotated[
         int, typer.Option(help="Texts that are run; of more, a seeded sample.", min=2)
     ] = 2000,
@@ -116,7 +117,8 @@ def layers(
     if out is not None:
         from isotropy.report.images import check_image
 
-        check_image(out, "layers")
+        inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
+        check_image(out, "layers", inputs, overwrite=overwrite, name="--out")
     offline_unless_reached(model, against)
     opened = opened_texts(texts, text_column, "layers")
     picked = sampled(opened, max_texts, seed)
@@ -130,14 +132,14 @@ def layers(
             max_length=max_length,
         )
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", IsotropyWarning)
+            warnings.simplefilter("always", errors.IsotropyWarning)
             found.append(measured_layers(encoder, picked, max_tokens, seed))
         remarks += sorted({f"{name}: {w.message}" for w in caught})
     if out is not None:
         from isotropy.report import charts, write_image
 
         figure = charts.layers({"models": [one.to_dict() for one in found]})
-        write_image(figure, out, "layers")
+        write_image(figure, out, "layers", overwrite=overwrite)
     if as_json:
         given = {"n_texts": len(picked), "n_listed": opened.n_texts, "n_blank": opened.n_blank}
         result = given | {"models": [one.to_dict() for one in found], "warnings": remarks}
@@ -146,7 +148,7 @@ def layers(
     for one in found:
         _print(one, len(picked), opened.n_texts)
     for remark in remarks:
-        typer.echo(f"warning: {remark}", err=True)
+        typer.echo(f"warning: {errors.one_line(remark)}", err=True)
 
 
 def measured_layers(

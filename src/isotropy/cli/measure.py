@@ -29,6 +29,7 @@ from isotropy.cli.common import (
 from isotropy.errors import IsotropyWarning
 from isotropy.measure import measure as measured
 from isotropy.metrics import RECORDS
+from isotropy.sources.guard import guard
 
 
 @examples(
@@ -66,6 +67,7 @@ def measure(
 
     Two passes over the file, in memory that does not grow with its rows.
     """
+    guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint}, caller="measure")
     rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with (

@@ -20,11 +20,13 @@ from isotropy.cli.common import (
     EngineName,
     EngineOption,
     Method,
+    OverwriteOption,
     RepairArgument,
     SchedulerOption,
     SkipOption,
     SourceArgument,
     among,
+    destination,
     examples,
     opened,
     running,
@@ -39,6 +41,7 @@ from isotropy.repairs.excerpt import Excerpt
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift
 from isotropy.sources import Source
+from isotropy.sources.guard import guard
 
 DIRECTIONS = 1024  # that a shift is looked for in, so that a small file does not take minutes
 
@@ -57,6 +60,7 @@ def repair(
     save: Annotated[
         Path | None, typer.Option(help="File for the fitted repair, which `apply` takes.")
     ] = None,
+    overwrite: OverwriteOption = False,
     n_clusters: Annotated[
         int | None, typer.Option(help="cluster-removal: number of clusters [27].")
     ] = None,
@@ -113,31 +117,36 @@ def repair(
         "normalize": normalize or None,
     }
     fitted = made(str(method), options)
+    save = destination(save)
+    guard(
+        {"--out": out, "--save": save},
+        {"SOURCE": source},
+        kept={"--checkpoint": checkpoint},
+        overwrite=overwrite,
+        caller="repair",
+    )
+    check_target({"--save": save}, overwrite=overwrite, caller="repair")
     rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
-    expect_another_file(source, out, "repair")
-    if save is not None:
-        check_target(save)
     with running(engine, device, scheduler, checkpoint, "repair") as run:
         if out is not None:  # refused now, rather than after the fit
-            run.engine.check(target(out, rows.n_features, rows, "repair"))
+            run.engine.check(
+                target(out, rows.n_features, rows, "repair", overwrite=overwrite, name="--out")
+            )
         fitted.fit(rows)
         n_skipped = run.n_skipped
         if out is not None:
-            written = fitted.transform(rows, out=out)
-            say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+            written = fitted.transform(rows, out=out, overwrite=overwrite)
+            say_written(written, out)
         if save is not None:
-            fitted.save(save, note=note)
+            fitted.save(save, note=note, overwrite=overwrite)
             say(f"saved {fitted!r} to {save}")
     say_skipped(n_skipped)
 
 
-def expect_another_file(source: str, out: Path | None, caller: str) -> None:
-    """Raise where the output would take the place of what is read."""
-    if out is not None and out.exists() and Path(source).exists() and out.samefile(source):
-        raise InputError(
-            f"{caller}: --out must be another file than SOURCE, got {str(out)!r} for both. The "
-            "rows as they are would be lost."
-        )
+def say_written(written: Source | None, out: Path) -> None:
+    """How many rows were written, where they can be read again."""
+    if written is not None:
+        say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
 
 
 def made(name: str, options: dict[str, Any]) -> Repair:
@@ -158,6 +167,7 @@ def apply(
     repair: RepairArgument,
     source: SourceArgument,
     out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
+    overwrite: OverwriteOption = False,
     engine: EngineOption = EngineName.local,
     device: DeviceOption = None,
     scheduler: SchedulerOption = None,
@@ -171,12 +181,13 @@ def apply(
     far from the rows that the repair was fitted on, and where the repair is one for token rows that
     pooled rows must not be treated with.
     """
+    inputs = {"REPAIR": repair, "SOURCE": source}
+    guard({"--out": out}, inputs, overwrite=overwrite, caller="apply")
     fitted = loaded(repair, source)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
-    expect_another_file(source, out, "apply")
     with running(engine, device, scheduler, None, "apply") as run:
-        written = fitted.transform(rows, out=out)
-        say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+        written = fitted.transform(rows, out=out, overwrite=overwrite)
+        say_written(written, out)
         n_skipped = run.n_skipped
     say_skipped(n_skipped)
     warn_if_of_tokens(fitted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +15,19 @@ from isotropy.cli.common import (
     DeviceOption,
     EngineName,
     EngineOption,
+    OverwriteOption,
     SchedulerOption,
     SeedOption,
     SkipOption,
     SourceArgument,
+    destination,
     examples,
     opened,
     running,
     say_skipped,
 )
+from isotropy.sources import paths
+from isotropy.writing import is_stream
 
 
 @examples(
@@ -45,6 +50,7 @@ def report(
         Path | None, typer.Option(help="File of what `layers --json` printed.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    overwrite: OverwriteOption = False,
     title: Annotated[str, typer.Option(help="Heading [the name of SOURCE].")] = "",
     seed: SeedOption = 0,
     engine: EngineOption = EngineName.local,
@@ -63,18 +69,26 @@ def report(
     the rows: what cannot be summed up is drawn of a sample.
     """
     from isotropy.report import write
+    from isotropy.report.page import check_page
 
+    page = destination(out) or out
+    kept = {"--checkpoint": checkpoint}
+    inputs = (source, repair or (), evidence or (), layers)
+    check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
     rows = opened(source, column, chunk_rows, skip_bad_rows, "report")
     with running(engine, device, scheduler, checkpoint, "report") as run:
         write(
             rows,
-            out,
+            page,
             repairs=repair or (),
             evidence=evidence or (),
             layers=layers,
             title=title or Path(source).name,
             seed=seed,
+            overwrite=overwrite,
         )
         n_skipped = run.n_skipped
     say_skipped(n_skipped)
-    typer.echo(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB)")
+    if not is_stream(page):
+        size = os.path.getsize(paths.normal(page))
+        typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

@@ -9,9 +9,11 @@ from typing import Any
 import typer
 
 from isotropy.cli.common import JsonOption, RepairArgument, examples, json_line
-from isotropy.errors import NotAffineError
-from isotropy.repairs import Repair, load
-from isotropy.repairs.files import read
+from isotropy.errors import NotAffineError, one_line
+from isotropy.repairs import Repair
+from isotropy.repairs.base import read
+
+LONGEST = 2000  # characters of a line
 
 
 @examples("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
@@ -32,17 +34,16 @@ def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
         }.get(found["level"], "not said: rows like those it was fitted on"),
         "form": "one matrix and one bias" if found["affine"] else "not affine",
         "note": found["note"] or "none",
-        "saved": f"{found['time']} by isotropy {found['versions']['isotropy']}",
+        "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
         "apply it": found["apply"],
     }
     for name, text in lines.items():
-        typer.echo(f"{name:9}  {text}")
+        typer.echo(f"{name:9}  {one_line(text, LONGEST)}")
 
 
 def described(path: Path) -> dict[str, Any]:
     """What a saved repair says of itself, as plain values."""
-    fitted = load(path)
-    header, _ = read(path, (fitted.name,))
+    fitted, header = read(path)
     file = shlex.quote(str(path))
     of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
     of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"

@@ -37,8 +37,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model of transformers or sentence-transformers: its name on the hub, a folder, or a "
-        ".gguf file.",
+        help="Model of transformers, sentence-transformers or model2vec: its name on the hub, a "
+        "folder, or a .gguf file.",
         show_default=False,
     ),
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isotropy.cli.common import examples, json_line
+from isotropy.cli.common import JsonOption, examples, json_line
 from isotropy.cli.texts_options import ModelDeviceOption
 
 ALL = "all"
@@ -161,7 +161,10 @@ def train(
     ] = None,
     device: ModelDeviceOption = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time, in processes.", min=1)] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run again what is there, and replace its files.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fine-tune with and without calibration, over seeds, and test whether it helped.
 
@@ -204,6 +207,7 @@ def train(
         device=device,
         jobs=jobs,
         settings=settings,
+        overwrite=overwrite,
     )
     rows = summary(trial.run(_say_run))
     if as_json:

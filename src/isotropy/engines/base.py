@@ -62,12 +62,12 @@ class Pass(Protocol):
         """In how many parts the pass was begun, `proposed` where it was not."""
         ...
 
-    def load(self, run: int) -> Partial | None:
-        """What part `run` had done, None where that is nothing."""
+    def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
+        """What part `run`, which has these chunks, had done; None where that is nothing."""
         ...
 
-    def save(self, run: int, partial: Partial, last: bool) -> None:
-        """Keep what part `run` has done; `last` where that is all of it."""
+    def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
+        """Keep what part `run`, which has these chunks, has done."""
         ...
 
 
@@ -84,10 +84,10 @@ class Forgetful:
     def n_runs(self, proposed: int) -> int:
         return proposed
 
-    def load(self, run: int) -> Partial | None:
+    def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
         return None
 
-    def save(self, run: int, partial: Partial, last: bool) -> None:
+    def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
         pass
 
 

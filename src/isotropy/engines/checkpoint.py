@@ -5,22 +5,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from numpy.typing import NDArray
+from safetensors.numpy import save
 
+from isotropy import stored
+from isotropy._version import __version__
 from isotropy.engines.base import Partial
-from isotropy.errors import InputError, reason
-from isotropy.sources import Source
+from isotropy.errors import InputError, one_line, reason
+from isotropy.sources import Chunk, Source
 from isotropy.stats import Statistic
-from isotropy.writing import whole
+from isotropy.writing import PART, shown, sweep, whole
 
 SAVING_SHARE = 20  # a state is kept again after this many times what keeping it took
+PASS = re.compile(r"pass-\d{3,}")
+FILE = re.compile(r"begun\.json|settled\.safetensors|run-\d{5,}\.safetensors")
 
 
 class Checkpoint:
@@ -34,14 +39,12 @@ class Checkpoint:
         self.folder = Path(folder)
         self.caller = caller
         self.n_passes = 0
+        name = shown(folder)
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(f"{caller}: checkpoint must be a folder, got {str(folder)!r}.")
-        if self.folder.is_dir() and any(
-            not path.name.startswith("pass-") for path in self.folder.iterdir()
-        ):
+            raise InputError(f"{caller}: checkpoint must be a folder, got {name}.")
+        if self.folder.is_dir() and not all(map(_is_pass, self.folder.iterdir())):
             raise InputError(
-                f"{caller}: {str(folder)!r} holds other things than a checkpoint. Choose a new "
-                "folder."
+                f"{caller}: {name} holds other things than a checkpoint. Choose a new folder."
             )
 
     def next_pass(
@@ -58,105 +61,253 @@ class Checkpoint:
         if begun.is_file():
             if _begun(begun)["key"] != key:
                 raise InputError(
-                    f"{self.caller}: the checkpoint {str(self.folder)!r} is of other data or "
-                    "settings. Give them as they were, or choose a new folder."
+                    f"{self.caller}: the checkpoint {shown(self.folder)} is of "
+                    "other data or settings. Give them as they were, or choose a new folder."
                 )
-        else:
-            with _writing(folder, self.caller):
-                folder.mkdir(parents=True, exist_ok=True)
-                for stale in folder.iterdir():  # of a pass that was killed before it had a key
-                    stale.unlink()
-        return CheckpointedPass(folder, key, statistics)
+        else:  # of a pass that was killed before it had a key
+            for stale in folder.iterdir() if folder.is_dir() else ():
+                if FILE.fullmatch(stale.name):
+                    with contextlib.suppress(OSError):
+                        stale.unlink()
+        sweep(str(folder))
+        return CheckpointedPass(folder, key, statistics, len(source.chunks()), source.n_features)
 
 
 class CheckpointedPass:
     """The folder of one pass: a file for each of its runs, and what its first rows settled."""
 
-    def __init__(self, folder: Path, key: str, statistics: Sequence[Statistic]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        statistics: Sequence[Statistic],
+        n_chunks: int,
+        n_features: int,
+    ) -> None:
         self.folder = folder
         self.key = key
         self.statistics = statistics
+        self.n_chunks = n_chunks
+        self.n_features = n_features
         self.next_save: dict[int, float] = {}
+        self.made: list[Path] = []
 
     def settled(self, statistics: Sequence[Statistic]) -> list[Statistic] | None:
-        partial = self._read(self.folder / "settled.safetensors")
-        return None if partial is None else partial.states
+        path = self.folder / "settled.safetensors"
+        if not path.is_file():
+            return None
+        with _damage(path):
+            found = self._read(path, {}).states
+            for state, mine in zip(found, self.statistics, strict=True):
+                if not _same(state.state(), state.empty().state()):
+                    raise InputError("it must hold states before the first row, got later ones")
+                asked = mine.empty().state()  # to which the first rows may have added
+                if not _same(asked, {k: v for k, v in state.state().items() if k in asked}):
+                    raise InputError("its settings must be those of this pass, got others")
+        self.statistics = found
+        return found
 
     def settle(self, statistics: Sequence[Statistic]) -> None:
-        self._write(self.folder / "settled.safetensors", Partial(list(statistics)))
+        self._write(self.folder / "settled.safetensors", Partial(list(statistics)), {})
+        self.statistics = list(statistics)
 
     def n_runs(self, proposed: int) -> int:
         begun = self.folder / "begun.json"
         if begun.is_file():
-            return int(_begun(begun)["n_runs"])
-        with _writing(self.folder), whole(begun) as part:
-            part.write_text(json.dumps({"key": self.key, "n_runs": proposed}))
+            with _damage(begun):
+                n_runs: int = _begun(begun)["n_runs"]
+                if n_runs > self.n_chunks:
+                    raise InputError(
+                        f"n_runs must be at most {self.n_chunks}, as there are no more chunks, got "
+                        f"{one_line(n_runs, 30)}"
+                    )
+            return n_runs
+        with self._writing(), whole(begun) as part:
+            found = {"isotropy": __version__, "key": self.key, "n_runs": proposed}
+            part.write_text(json.dumps(found))
         return proposed
 
-    def load(self, run: int) -> Partial | None:
-        return self._read(self._file(run))
+    def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
+        path = self._file(run)
+        if not path.is_file():
+            return None
+        with _damage(path):
+            found = self._read(path, _place(chunks))
+            self._expect_part(found, chunks)
+        return found
 
-    def save(self, run: int, partial: Partial, last: bool) -> None:
+    def _expect_part(self, found: Partial, chunks: Sequence[Chunk]) -> None:
+        """Raise where a state is of more than the chunks that its run has."""
+        if found.n_chunks > len(chunks):
+            raise InputError(
+                f"n_chunks must be at most {len(chunks)}, as the run has no more, got "
+                f"{one_line(found.n_chunks, 30)}"
+            )
+        n_rows = sum(chunk.n_rows for chunk in chunks[: found.n_chunks])
+        if found.n_skipped > n_rows:
+            raise InputError(
+                f"n_skipped must be at most the {n_rows} rows that were read, got "
+                f"{one_line(found.n_skipped, 30)}"
+            )
+        for state, mine in zip(found.states, self.statistics, strict=True):
+            name = type(state).__name__
+            if not _same(state.empty().state(), mine.empty().state()):
+                raise InputError(f"the settings of {name} must be those of this pass, got others")
+            n_seen = getattr(state, "n_rows", 0)
+            if n_seen > n_rows - found.n_skipped:
+                raise InputError(
+                    f"{name} must be of at most {n_rows - found.n_skipped} rows, got {n_seen}"
+                )
+
+    def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
         start = time.monotonic()
+        last = partial.n_chunks == len(chunks)
         if not last and start < self.next_save.get(run, 0.0):
             return
-        self._write(self._file(run), partial)
+        self._write(self._file(run), partial, _place(chunks))
         now = time.monotonic()
         self.next_save[run] = now + SAVING_SHARE * (now - start)
 
     def _file(self, run: int) -> Path:
         return self.folder / f"run-{run:05d}.safetensors"
 
-    def _write(self, path: Path, partial: Partial) -> None:
+    def _write(self, path: Path, partial: Partial, place: dict[str, int]) -> None:
         arrays = {
             f"{i}/{name}": np.asarray(value, order="C")
             for i, state in enumerate(partial.states)
             for name, value in state.state().items()
         }
         counts = {"n_chunks": partial.n_chunks, "n_skipped": partial.n_skipped}
-        with _writing(self.folder), whole(path) as part:
-            save_file(arrays, part, metadata={"counts": json.dumps(counts)})
+        header: dict[str, Any] = {"isotropy": __version__, "key": self.key} | counts | place
+        header["checksum"] = stored.checksum(header, arrays)
+        with self._writing(), whole(path) as part:
+            part.write_bytes(save(arrays, {"isotropy.checkpoint": json.dumps(header)}))
 
-    def _read(self, path: Path) -> Partial | None:
-        if not path.is_file():
-            return None
-        try:
-            with safe_open(str(path), framework="numpy") as file:
-                counts = json.loads(file.metadata()["counts"])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise InputError(
-                f"checkpoint: {str(path)!r} is damaged ({error}). Delete it, and its rows are "
-                "read again."
-            ) from None
+    def _read(self, path: Path, place: dict[str, int]) -> Partial:
+        with stored.opened(path) as file:
+            header = stored.parsed(file.metadata.get("isotropy.checkpoint", "{}"))
+            _expect_version(header, path)
+            arrays = file.arrays()
+        found = header.pop("checksum", None)
+        if found != stored.checksum(header, arrays):
+            raise InputError("its checksum does not fit")
+        if header.get("key") != self.key or any(header.get(k) != v for k, v in place.items()):
+            raise InputError("it must be of this pass and run, got another's")
+        counts = {name: _count(header, name, 0) for name in ("n_chunks", "n_skipped")}
+        return Partial(self._states(arrays), **counts)
+
+    def _states(self, arrays: dict[str, NDArray[Any]]) -> list[Statistic]:
+        parts: list[dict[str, NDArray[Any]]] = [{} for _ in self.statistics]
+        for name, array in arrays.items():
+            number, _, field = name.partition("/")
+            if number not in map(str, range(len(parts))):
+                raise InputError(f"there must be no {one_line(name, 60)}, which nothing asks for")
+            parts[int(number)][field] = array
         states = []
-        for i, statistic in enumerate(self.statistics):
-            prefix = f"{i}/"
-            part = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-            states.append(type(statistic).from_state(part))
-        return Partial(states, **counts)
+        for statistic, part in zip(self.statistics, parts, strict=True):
+            state = type(statistic).from_state(part)
+            if state.n_features not in (None, self.n_features):
+                raise InputError(
+                    f"{type(state).__name__} must be of {self.n_features} features, got "
+                    f"{state.n_features}"
+                )
+            states.append(state)
+        return states
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The folder of the pass; after a failure, nothing that is of no use to a later run."""
+        try:
+            self.made += [p for p in (self.folder, *self.folder.parents) if not p.exists()]
+            self.folder.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            self._discard()
+            raise InputError(
+                f"checkpoint: {shown(self.folder.parent)} could not be written: "
+                f"{reason(error)}. Free some room, or choose another folder."
+            ) from None
+
+    def _discard(self) -> None:
+        """Remove a pass of which no run is kept, and folders that were made for it."""
+        with contextlib.suppress(OSError):
+            files = [path for path in self.folder.iterdir() if FILE.fullmatch(path.name)]
+            if not any(path.name.startswith("run-") for path in files):
+                for path in files:
+                    path.unlink()
+        for path in self.made:
+            with contextlib.suppress(OSError):  # it holds other passes, or was never made
+                path.rmdir()
+
+
+def _is_pass(path: Path) -> bool:
+    """Whether this is the folder of a pass, and holds nothing that we did not write."""
+    return (
+        bool(PASS.fullmatch(path.name))
+        and path.is_dir()
+        and all(FILE.fullmatch(file.name) or PART.fullmatch(file.name) for file in path.iterdir())
+    )
+
+
+def _place(chunks: Sequence[Chunk]) -> dict[str, int]:
+    """Which rows a run is of."""
+    return {"first_row": chunks[0].first_row, "n_rows": sum(chunk.n_rows for chunk in chunks)}
 
 
 @contextlib.contextmanager
-def _writing(folder: Path, caller: str = "checkpoint") -> Iterator[None]:
+def _damage(path: Path) -> Iterator[None]:
+    """What is wrong in a file becomes one line that names it and what to do."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except OtherVersionError:
+        raise
+    except InputError as error:
         raise InputError(
-            f"{caller}: the checkpoint {str(folder.parent)!r} could not be written: "
-            f"{reason(error)}. Free some room, or choose another folder."
+            f"checkpoint: {shown(path)} is damaged ({error}). Delete it, and its "
+            "rows are read again."
         ) from None
+
+
+class OtherVersionError(InputError):
+    """A checkpoint is of another version, whose states may be others."""
+
+
+def _expect_version(found: Any, path: Path) -> None:
+    """Raise unless this is an object that this version wrote."""
+    if not isinstance(found, dict):
+        raise InputError("it must hold an object, got something else")
+    version = found.get("isotropy")
+    if version != __version__:
+        writer = "an earlier version" if version is None else f"isotropy {one_line(version, 30)}"
+        raise OtherVersionError(
+            f"checkpoint: {shown(path.parent.parent)} was written by {writer}, and "
+            f"this is isotropy {__version__}. Delete it, or go on with that version."
+        )
 
 
 def _begun(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-        return {"key": found["key"], "n_runs": int(found["n_runs"])}
-    except (ValueError, KeyError, TypeError) as error:
+    with _damage(path):
+        try:
+            found = stored.read_json(path)
+        except OSError as error:
+            raise InputError(reason(error)) from None
+        _expect_version(found, path)
+        if not isinstance(found.get("key"), str):
+            raise InputError("key must be text")
+        return {"key": found["key"], "n_runs": _count(found, "n_runs", 1)}
+
+
+def _count(header: dict[str, Any], name: str, low: int) -> int:
+    value = header.get(name)
+    if type(value) is not int or value < low:
         raise InputError(
-            f"checkpoint: {str(path)!r} is damaged ({error}). Delete it, and its rows are read "
-            "again."
-        ) from None
+            f"{name} must be an integer of at least {low}, got {one_line(repr(value), 30)}"
+        )
+    return value
+
+
+def _same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
 def _settings(statistic: Statistic) -> list[Any]:

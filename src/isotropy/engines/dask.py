@@ -83,20 +83,23 @@ class Dask:
         self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
     ) -> Partial:
         chunks = source.chunks()
-        n_groups = kept.n_runs(-(-len(chunks) // GROUP))
+        n_groups = -(-len(chunks) // GROUP)
+        kept.n_runs(n_groups)
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
         shared = self._shared(source, list(statistics))
         futures = [
-            None if kept.load(i) else self._tree(shared, group, RUN if i + 1 < n_groups else 1)
+            None
+            if finished(kept, i, group)
+            else self._tree(shared, group, RUN if i + 1 < n_groups else 1)
             for i, group in enumerate(groups)
         ]
         merged = fresh(statistics)
         for i, group in enumerate(groups):
             future, futures[i] = futures[i], None
-            partial = kept.load(i) if future is None else future.result()
+            partial = finished(kept, i, group) if future is None else future.result()
             assert partial is not None
             if future is not None:
-                kept.save(i, partial, True)
+                kept.save(i, partial, group)
             report(sum(chunk.n_rows for chunk in group))
             merged.merge(partial)
         return merged
@@ -162,6 +165,12 @@ class Dask:
         if self.cluster is not None:
             self.cluster.close()
             self._patience.__exit__(None, None, None)
+
+
+def finished(kept: Pass, run: int, group: list[Chunk]) -> Partial | None:
+    """What is kept of a group that was read to its end, None where there is nothing such."""
+    found = kept.load(run, group)
+    return found if found is not None and found.n_chunks == len(group) else None
 
 
 def together(*parts: Any) -> tuple[Any, ...]:

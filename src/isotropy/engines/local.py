@@ -22,8 +22,10 @@ _inside = threading.local()
 
 
 def n_threads() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, and no more than OMP_NUM_THREADS says."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(cores or 1, int(asked)) if asked.isdecimal() and int(asked) else cores or 1
 
 
 def over_threads(
@@ -73,13 +75,13 @@ class Local:
 
         def follow(run: int) -> Partial:
             mine = chunks[bounds[run] : bounds[run + 1]]
-            partial = kept.load(run) or fresh(statistics)
+            partial = kept.load(run, mine) or fresh(statistics)
             report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
             for chunk in mine[partial.n_chunks :]:
                 if stopped.is_set():
                     break
                 partial.add(source, chunk, report)
-                kept.save(run, partial, partial.n_chunks == len(mine))
+                kept.save(run, partial, mine)
             return partial
 
         merged, *others = over_threads(follow, range(n_runs), stopped.set)

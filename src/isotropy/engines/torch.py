@@ -86,13 +86,13 @@ class Torch:
         if self.device.type == "cpu":
             return Local().reduce(source, statistics, kept, report)
         kept.n_runs(1)
-        partial = kept.load(0) or fresh(statistics)
         chunks = source.chunks()
+        partial = kept.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
         with self._precision():
             for ready in self._ahead(source, chunks[partial.n_chunks :]):
                 partial.add(ready, ready.chunk, report)
-                kept.save(0, partial, partial.n_chunks == len(chunks))
+                kept.save(0, partial, chunks)
         return partial
 
     def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from isotropy import markup
 from isotropy.evidence.candidates import NONE, Candidate
+from isotropy.evidence.trials import excluded
 from isotropy.repairs import Repair
 
 
@@ -29,16 +30,20 @@ class Advice:
         Of the one-sided test of the whole procedure; at most 0.025 where something is chosen.
     reason : str
     candidates : list of dict
-        What each candidate got inside, the simplest first.
+        What each candidate got while choosing, the simplest first.
     fitted_on : str
         What repairs were fitted on.
     n_removed : int
-        Texts that were left out of it because they are scored.
+        Texts that were excluded from it because they are scored.
     by_fit_text : dict
-        Name of each fitting text: what would be chosen with it, its score inside, and the p of
-        choosing so; where several were given.
+        Name of each fitting text: what would be chosen with it, its score while choosing, and the
+        p of choosing so; where several were given.
     shift : str
-        How far the scored rows are from the fitted ones, where that is far.
+        That the scored texts differ from the fitted ones, where they do.
+    items : str
+        How many items were used for what, and why not the others.
+    notes : list of str
+        What else is to be known of the vectors.
     """
 
     choice: Candidate
@@ -59,6 +64,8 @@ class Advice:
     seconds: float
     by_fit_text: dict[str, dict[str, Any]] = field(default_factory=dict)
     shift: str = ""
+    items: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scores times 100; what `isotropy advise --json` prints."""
@@ -81,6 +88,8 @@ class Advice:
             "items_needed": self.items_needed,
             "by_fit_text": self.by_fit_text,
             "shift": self.shift,
+            "items": self.items,
+            "notes": self.notes,
             "seconds": round(self.seconds, 2),
         }
 
@@ -88,33 +97,39 @@ class Advice:
         rows = [
             (
                 str(Candidate(row["method"], row["params"], row["level"])),
-                _points(row["score"], ".1f"),
-                _points(row["difference"], "+.1f"),
-                _points(row["standard_error"], ".1f"),
+                plain(row["score"]),
+                signed(row["difference"]),
+                plain(row["standard_error"]),
             )
             for row in self.candidates
         ]
-        head = ("candidate", "score inside", "gain", "standard error")
+        head = ("candidate", "score while choosing", "gain", "standard error")
         lines = [markup.paragraph(line) for line in str(self).splitlines()]
         return "".join([*lines, markup.table(head, rows, f"{self.task}: {self.metric}")])
 
     def __str__(self) -> str:
         head = "Leave it alone." if self.choice.method == NONE else f"Repair it: {self.choice}."
-        lines = [head, self.reason]
+        lines = [head, self.reason, *self.notes, *([self.items] if self.items else [])]
         if self.n_removed:
-            lines.append(f"{self.n_removed:,} scored texts were left out of what is fitted on.")
+            lines.append(excluded(self.n_removed))
         for name, other in self.by_fit_text.items():
             lines.append(
-                f"Fitted on {name}: {other['choice']} ({other['score']:.1f} inside, p = "
-                f"{other['p']:.4f})."
+                f"Fitted on {name}: {other['choice']} ({plain(other['score'])} while choosing, p "
+                f"= {other['p']:.4f})."
             )
-        return "\n".join([*lines, *([f"{self.shift}."] if self.shift else [])])
+        return "\n".join([*lines, *([self.shift] if self.shift else [])])
 
 
-def _points(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def plain(value: float | None) -> str:
+    """A number of points with one decimal, never -0.0; nothing where it is undefined."""
+    return "" if value is None else f"{value:.1f}".replace("-0.0", "0.0")
+
+
+def signed(value: float | None) -> str:
+    """The same with its sign, as a difference is written."""
+    return "" if value is None else f"{value:+.1f}".replace("-0.0", "+0.0")
 
 
 def percent(value: float) -> float | None:
     """A fraction times 100, to four decimals; None where it is undefined."""
-    return round(100 * float(value), 4) if math.isfinite(value) else None
+    return round(100 * float(value), 4) + 0.0 if math.isfinite(value) else None  # never -0.0

@@ -8,9 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks, linalg
+from isotropy import checks, fields, linalg
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import InputError, RepairFileError
+from isotropy.errors import InputError, one_line
+from isotropy.fields import Field
 from isotropy.repairs import Repair, files
 from isotropy.sources import as_source
 from isotropy.stats import Sample
@@ -19,6 +20,7 @@ NAME = "score-calibrator"
 KIND = "calibrator"
 SAMPLE_ROWS = 20_000  # rows that pairs are made of
 BLOCK_ELEMENTS = 1 << 22
+LEARNED = {"scores_": Field("n_pairs", kind="single", low=-1, high=1, ascending=True)}
 FEWEST = 10  # pairs that a false-match rate must rest on
 
 
@@ -91,8 +93,8 @@ class ScoreCalibrator:
         self
         """
         caller = type(self).__name__
-        n_pairs = checks.integer(self.n_pairs, "n_pairs", caller, 1)
-        seed = checks.integer(self.random_state, "random_state", caller, 0)
+        self._check_params()
+        n_pairs, seed = int(self.n_pairs), int(self.random_state)
         source = as_source(X, caller=caller)
         labels = _labels(groups, source.n_samples, caller)
         (sample,) = reduce(source, [Sample(SAMPLE_ROWS, seed)])
@@ -170,7 +172,7 @@ class ScoreCalibrator:
         below, upto = (np.searchsorted(self._sorted(), given, side) for side in ("left", "right"))
         return _plain(50 * (below + upto) / self.n_pairs_)
 
-    def save(self, path: Any, note: str = "") -> None:
+    def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
         """Write the fitted calibrator to one safetensors file, whole or not at all.
 
         Parameters
@@ -178,8 +180,14 @@ class ScoreCalibrator:
         path : path-like
         note : str
             Free text kept in the header, such as the model and the corpus.
+        overwrite : bool
+            Replace a file that is there.
         """
         self._expect_fitted()
+        try:
+            files.check_note(note)
+        except InputError as error:
+            raise InputError(f"save: {error}.") from None
         header = {
             "method": NAME,
             "params": {"n_pairs": self.n_pairs, "random_state": self.random_state},
@@ -188,7 +196,7 @@ class ScoreCalibrator:
             "repair": self.repair_,
             "note": note,
         }
-        files.write(path, header, {"scores_": self.scores_}, kind=KIND)
+        files.write(path, header, {"scores_": self.scores_}, kind=KIND, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: Any) -> Self:
@@ -200,19 +208,27 @@ class ScoreCalibrator:
             Where the file is missing, damaged, of another kind, or of a newer format.
         """
         header, tensors = files.read(path, (NAME,), kind=KIND)
-        try:
-            self = cls(**header["params"])
+        with files.validated(path, KIND):
+            files.check_header(header)
+            self = cls(**_params(header["params"]))
+            fields.check(tensors, LEARNED)
+            self._check_params()
             scores = tensors["scores_"]
-            if scores.dtype != np.float32 or scores.ndim != 1 or not (np.diff(scores) >= 0).all():
-                raise ValueError("its scores are not sorted numbers")
+            if not 1 <= len(scores) <= self.n_pairs:
+                raise InputError(
+                    f"scores_ must be of 1 to n_pairs={self.n_pairs} pairs, got {len(scores)}"
+                )
             self._learn(scores)
             self.n_samples_seen_, self.n_features_in_ = header["n_samples"], header["n_features"]
-            self.repair_, self.note_ = header["repair"], header["note"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise RepairFileError(
-                f"load: {str(path)!r} does not hold a whole calibrator ({error}). Save it again."
-            ) from None
+            self.repair_, self.note_ = header.get("repair"), header["note"]
+            if self.repair_ is not None:
+                files.expect(self.repair_, str, "repair", "a name")
         return self
+
+    def _check_params(self) -> None:
+        caller = type(self).__name__
+        checks.integer(self.n_pairs, "n_pairs", caller, 1)
+        checks.integer(self.random_state, "random_state", caller, 0)
 
     def _learn(self, scores: NDArray[np.float32]) -> None:
         self.scores_ = np.sort(scores)
@@ -242,11 +258,18 @@ class ScoreCalibrator:
         rate = max(0.01, FEWEST / self.n_pairs_)
         if rate < 0.5:
             words += f"; {100 * rate:.2g} % of them above {self.threshold(rate):.2f}"
-        return words + (f" (after {self.repair_})" if self.repair_ else "")
+        return words + (f" (after {one_line(self.repair_, 60)})" if self.repair_ else "")
 
     def __repr__(self) -> str:
         made = f"{type(self).__name__}(n_pairs={self.n_pairs}, random_state={self.random_state})"
         return f"<{made}: {self}>" if hasattr(self, "scores_") else made
+
+
+def _params(given: dict[str, Any]) -> dict[str, Any]:
+    unknown = given.keys() - {"n_pairs", "random_state"}
+    if unknown:
+        raise InputError(f"{NAME} has no parameter {one_line(repr(min(unknown)), 60)}")
+    return given
 
 
 def _labels(groups: Any, n_samples: int, caller: str) -> NDArray[np.int64] | None:

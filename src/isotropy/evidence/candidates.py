@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 
 from isotropy import checks
+from isotropy.engines import reduce
 from isotropy.errors import InputError
 from isotropy.evidence.spaces import SENTENCE, TOKEN
 from isotropy.repairs import ClusterRemoval, Repair
 from isotropy.repairs.base import SummedRepair
-from isotropy.sources.models import Rows
+from isotropy.sources import Source
 from isotropy.stats import Moments
 
 NONE = "none"
@@ -142,15 +142,14 @@ class Fits:
 
     Parameters
     ----------
-    rows : callable
-        The rows of a level, asked for once.
+    source : callable
+        The source of a level's rows, which are read again for every fit and never held.
     candidates : sequence of Candidate
         All that will be fitted.
     """
 
-    def __init__(self, rows: Callable[[str], Rows], candidates: Sequence[Candidate]) -> None:
-        self._make, self._candidates = rows, candidates
-        self._rows: dict[str, Rows] = {}
+    def __init__(self, source: Callable[[str], Source], candidates: Sequence[Candidate]) -> None:
+        self.source, self._candidates = source, candidates
         self._moments: dict[str, Moments] = {}
         self._clusters: dict[Any, ClusterRemoval] = {}
 
@@ -163,18 +162,12 @@ class Fits:
             return repair.fit_statistic(self.moments(candidate.level))
         if isinstance(repair, ClusterRemoval):
             return self._clustered(candidate, repair)
-        return repair.fit(self.rows(candidate.level))
+        return repair.fit(self.source(candidate.level))
 
     def moments(self, level: str) -> Moments:
         if level not in self._moments:
-            self._moments[level] = Moments().update(self.rows(level))
+            (self._moments[level],) = reduce(self.source(level), [Moments()])
         return self._moments[level]
-
-    def rows(self, level: str) -> Rows:
-        """The rows of a level, made once."""
-        if level not in self._rows:
-            self._rows[level] = self._make(level)
-        return self._rows[level]
 
     def _clustered(self, candidate: Candidate, repair: ClusterRemoval) -> Repair:
         key = _clustering(candidate.level, repair)
@@ -185,7 +178,7 @@ class Fits:
             alike = [repair, *(other for at, other in made if _clustering(at, other) == key)]
             most = max(other.n_components for other in alike)
             shared = clone(repair).set_params(n_components=most)
-            self._clusters[key] = shared.fit(self.rows(candidate.level))
+            self._clusters[key] = shared.fit(self.source(candidate.level))
         return self._clusters[key].with_components(repair)
 
 
@@ -196,6 +189,6 @@ def _clustering(level: str, repair: Repair) -> Any:
     return level, tuple(params.items())
 
 
-def fit_alone(candidate: Candidate, rows: Rows, seed: int = 0) -> Repair:
+def fit_alone(candidate: Candidate, source: Source, seed: int = 0) -> Repair:
     """The candidate fitted by itself, as it is shipped."""
-    return candidate.make(seed).fit(np.asarray(rows))
+    return candidate.make(seed).fit(source)

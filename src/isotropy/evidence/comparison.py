@@ -12,7 +12,7 @@ import numpy as np
 
 from isotropy import checks, markup
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.evidence.advice import percent
+from isotropy.evidence.advice import percent, plain, signed
 from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
 from isotropy.evidence.change import linear_cka, neighbour_overlap
 from isotropy.evidence.significance import difference, holm, interval, p_value
@@ -24,9 +24,10 @@ from isotropy.evidence.trials import (
     Progress,
     Trial,
     Watch,
+    excluded,
+    far,
     nobody,
     sampled,
-    warned,
 )
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
 from isotropy.repairs import Repair
@@ -53,7 +54,7 @@ class Result:
     cka, neighbour_overlap : float
         How much of the space is as before.
     shift : str
-        How far the evaluated rows are from the fitted ones, where that is far.
+        That the evaluated texts differ from the fitted ones, where they do.
     """
 
     task: str
@@ -154,12 +155,11 @@ def _line(result: Result) -> str:
 
 def _cells(result: Result) -> tuple[str, ...]:
     """Repair, score, gain, interval and p as they are written; the last three not of none."""
-    head = (str(result.candidate), f"{100 * result.score:.1f}")
+    head = (str(result.candidate), plain(100 * result.score))
     if result.candidate.method == NONE:
         return (*head, "", "", "")
-    low, high = (100 * end for end in result.interval)
-    gain = f"{100 * result.difference:+.1f}"
-    return (*head, gain, f"{low:+.1f}, {high:+.1f}", f"{result.p_holm:.4f}")
+    low, high = (signed(100 * end) for end in result.interval)
+    return (*head, signed(100 * result.difference), f"{low}, {high}", f"{result.p_holm:.4f}")
 
 
 def compare(
@@ -228,12 +228,11 @@ def compare(
         wanted = defaults(levels) if specs is None else [parsed(spec, levels) for spec in specs]
         bench.candidates = [c for c in wanted if c.method != NONE]
         plan = planned(bench, part, transductive, n_folds, max_items, seed)
-        if plan.n_removed:
-            notes.append(
-                f"{task.name}: {plan.n_removed:,} evaluated texts were removed from what repairs "
-                "are fitted on."
-            )
-        results += on_task(bench, plan, seeds, seed, progress or nobody)
+        found = on_task(bench, plan, seeds, seed, progress or nobody)
+        said = [*bench.notes, *([excluded(plan.n_removed)] if plan.n_removed else [])]
+        said += [result.shift for result in found if result.shift][:1]
+        notes += [f"{task.name}: {note}" for note in said]
+        results += found
     return Comparison(results, transductive, notes)
 
 
@@ -314,13 +313,13 @@ def on_task(
         "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": watch.seconds,
     }  # fmt: skip
     results = [Result(**shared, **scored(baseline), **unrepaired)]
-    far: dict[str, str] = {}
+    shifts: dict[str, str] = {}
     found = []
     for number, candidate in enumerate(bench.candidates):
         progress(bench.task.name, number, len(bench.candidates))
         watch = Watch()
-        if plan.fitted_on != TRANSDUCTIVE and candidate.level not in far:
-            far[candidate.level] = warned(bench, candidate.level, plan.trials[0])
+        if plan.fitted_on != TRANSDUCTIVE and candidate.level not in shifts:
+            shifts[candidate.level] = far(bench, candidate.level, plan)
         outcomes = bench.outcomes(candidate, plan, seeds)
         folds = bench.folds(plan, outcomes, baseline)
         tested = {
@@ -328,7 +327,7 @@ def on_task(
             "interval": interval(folds, seed=seed),
             "p": p_value(folds, seed=seed),
             "n_seeds": seeds if candidate.seeded else 1,
-            "shift": far.get(candidate.level, ""),
+            "shift": shifts.get(candidate.level, ""),
         }
         found.append(shared | scored(outcomes) | tested | changed(bench, candidate, plan))
         found[-1]["seconds"] = watch.seconds

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.stats
 
 from isotropy.errors import InputError
-from isotropy.evidence.spaces import space
+from isotropy.evidence.spaces import encoder_of, space
 from isotropy.measure import Geometry, measure
 from isotropy.repairs import AllButTheTop
 from isotropy.sources.texts import Text, distinct
@@ -77,7 +77,9 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     of their Spearman correlations is at most about 2 (1 - r)/n. From it, with r between the
     cosines before and after a usual repair, follows the number of labelled pairs.
     """
-    rows = space(vectors, distinct(texts)[0], "diagnose").pooled
+    different = distinct(texts)[0]
+    encoder = encoder_of(vectors, different, "diagnose")
+    rows = space(encoder, different, "diagnose").pooled
     if len(rows) < LEAST_TEXTS:
         raise InputError(
             f"diagnose: texts must be at least {LEAST_TEXTS} that differ, got {len(rows)}."
@@ -97,6 +99,7 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
         "point; fewer show larger ones. With labels: isotropy advise ... --task sts --data "
         "pairs.tsv."
     )
+    reason = " ".join([reason, *getattr(encoder, "notes", ())])
     return Diagnosis(geometry, agreement, needed, reason)
 
 

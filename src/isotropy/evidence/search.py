@@ -10,19 +10,19 @@ import numpy as np
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.evidence.advice import Advice, percent
+from isotropy.evidence.advice import Advice, percent, plain, signed
 from isotropy.evidence.candidates import NONE, Candidate, Fits, fit_alone, parsed, searched
 from isotropy.evidence.significance import Fold, difference, group_counts, interval, items_needed
 from isotropy.evidence.spaces import SENTENCE, Integers, Space, encoder_of
+from isotropy.evidence.split import disjoint, divided, effective_groups
 from isotropy.evidence.trials import (
+    TRAINING,
     Bench,
     Plan,
     Progress,
     Watch,
+    far,
     nobody,
-    sampled,
-    sentence_numbers,
-    warned,
 )
 from isotropy.linalg import Floats
 from isotropy.sources.texts import Text
@@ -61,7 +61,8 @@ def advise(
             with `encode`
     task : Task
         Its training part is what is chosen with, and its test part (dev where test has no labels)
-        what the choice is scored on; an undivided task is scored on the outer folds.
+        what the choice is scored on; an undivided task, and one whose parts share most of their
+        sentences, is scored on the outer folds. `items` of the advice says what was used.
     fit_on : list of texts, or mapping of names to such, optional
         What repairs are fitted on. By default the corpus, or the text of the other items.
         With several, the first is used, and the advice says what each would have led to.
@@ -152,18 +153,16 @@ class Search:
         vectors = encoder_of(vectors, task.texts, "advise")
         for spec in candidates or ():
             parsed(spec, (SENTENCE,))  # refused before anything is encoded
-        inside, self.scored_on, self.outside = divided(task, max_items, seed)
-        used = inside if self.outside is None else np.union1d(inside, self.outside)
-        if len(inside) < LEAST_ITEMS:
-            raise InputError(
-                f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
-                f"with, got {len(inside)}. Give more items."
-            )
-        if len(used) < task.n_items:
-            task = task.subset(used)
-            inside, self.scored_on, self.outside = divided(task, max_items, seed)
-        self.task, self.seed, self.inside_items = task, seed, inside
+        split = divided(task, max_items, seed)
+        _expect_enough(split.inside, task)
+        task, inside, self.outside = split.task(task), *split.within()
         self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
+        task = self.bench.task  # which knows texts by their vectors too
+        if self.outside is not None:
+            inside = disjoint(task, inside, self.outside)
+        self.split = split.without(len(split.inside) - len(inside))
+        _expect_enough(inside, task)
+        self.task, self.seed, self.inside_items = task, seed, inside
         levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
         wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
         repairs = [c for c in wanted if c.method != NONE]
@@ -263,11 +262,12 @@ class Search:
         Choosing for a fold sees the others, and each of these is tested with what was chosen
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
         is held against what the same procedure gains where no candidate differs from none: on the
-        bootstrap's scores, each moved to the same mean.
+        bootstrap's scores, each moved to the same mean. Where heads are trained, luck is shared by
+        folds too.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
-        chance, _ = self.gains(null)
+        chance, _ = self.gains(overlapping(null) if self.task.supervised else null)
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
         folds = [
             Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
@@ -283,7 +283,7 @@ class Search:
         repair = None
         scored = outer if recommended and self.outside is None else self._outside(choice)
         if recommended:
-            repair = fit_alone(choice, self._fitted_on_all().rows(choice.level))
+            repair = fit_alone(choice, self._fitted_on_all().source(choice.level))
         system = [fold.system for fold in scored]
         baseline = [fold.baseline for fold in scored]
         ends = interval(scored, seed=self.seed) if recommended else (0.0, 0.0)
@@ -300,18 +300,24 @@ class Search:
             task=self.task.name,
             metric=self.task.metric,
             n_items=sum(fold.n_items for fold in scored),
-            scored_on=self.scored_on,
+            scored_on=self.split.scored_on,
             fitted_on=self.plan.fitted_on,
-            n_removed=max(self.plan.n_removed, self._outer_plan.n_removed),
+            n_removed=self._n_removed,
             items_needed=items_needed(rival, seed=self.seed),
             seconds=watch.seconds,
             by_fit_text=by_fit_text,
             shift=""
             if self.bench.transductive
-            else warned(
-                self.bench, choice.level if recommended else level, self._outer_plan.trials[0]
-            ),
+            else far(self.bench, choice.level if recommended else level, self._outer_plan),
+            items=self.split.words,
+            notes=self.bench.notes,
         )
+
+    @property
+    def _n_removed(self) -> int:
+        """Texts that the repair which is scored was not fitted on because they are scored."""
+        apart = self._outer_plan.fitted_on != TRAINING
+        return self._outer_plan.n_removed + (0 if apart else self.split.n_removed)
 
     @cached_property
     def _outer_plan(self) -> Plan:
@@ -387,15 +393,15 @@ class Search:
             )
             return (
                 f"{self._what_is_scored(wanted)}, fitted on {self.plan.fitted_on}, takes "
-                f"{self.task.metric} of {name!r} from {before:.1f} to {after:.1f} on "
-                f"{self.scored_on} ({after - before:+.1f}, 95 % interval {low:+.1f} to "
-                f"{high:+.1f}). Choosing it was tested on folds it did not see: {gain:+.1f} on "
-                f"{n:,} items, one-sided p = {p:.4f}."
+                f"{self.task.metric} of {name!r} from {plain(before)} to {plain(after)} on "
+                f"{self.split.scored_on} ({signed(after - before)}, 95 % interval {signed(low)} to "
+                f"{signed(high)}). The selection procedure was tested on unseen folds: "
+                f"{signed(gain)} on {n:,} items, one-sided p = {p:.4f}."
             )
         if self.n_groups < LEAST_GROUPS:
             return (
-                f"The {n:,} items of {name!r} share sentences so much that they count for "
-                f"{self.n_groups:.0f} groups, and {LEAST_GROUPS} are the least that tell anything. "
+                f"The {n:,} items of {name!r} share sentences so much that they amount to "
+                f"{self.n_groups:.0f} independent groups; at least {LEAST_GROUPS} are needed. "
                 "Label items that have no sentence in common."
             )
         if self.chosen == 0:
@@ -403,31 +409,36 @@ class Search:
             return (
                 f"On {n:,} items of {name!r} no repair is better than none by more than one "
                 f"standard error of the difference (the best of {len(self.candidates) - 1}: "
-                f"{best:+.1f})."
+                f"{signed(best)})."
             )
         return (
-            f"{wanted} looked best inside, but on folds that it was not chosen with the procedure "
-            f"gains {gain:+.1f} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
+            f"{wanted} scored best while choosing, but on held-out folds the selection procedure "
+            f"gains {signed(gain)} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
             f"below {LEVEL}."
         )
 
 
-def effective_groups(groups: Integers) -> float:
-    """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
-    _, sizes = np.unique(groups, return_counts=True)
-    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
+def overlapping(null: Floats) -> Floats:
+    """Chance of (draw, fold, candidate) as it is where folds train heads on each other's items.
 
+    If an item of one fold draws a head towards its label at an item of another, the second does
+    the same to the head that the first is asked of: both are right by luck, or both wrong. So
+    scores of two folds are correlated though they share no item, by about the share of the items
+    that a fold holds, 1/n_folds [1]. Each fold gets that much of a common part.
 
-def divided(task: Task, max_items: int, seed: int) -> tuple[Integers, str, Integers | None]:
-    """(items to choose with, name of what is scored on, items of that part or None for folds).
-
-    Items that share a sentence with the scored part are not chosen with.
+    References
+    ----------
+    .. [1] Nadeau and Bengio (2003), Inference for the Generalization Error, Machine Learning 52.
     """
-    chosen_with = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
-    scored = next((part for part in ("test", "dev") if part in task.parts), chosen_with)
-    if scored == chosen_with:
-        return np.sort(np.concatenate(list(task.parts.values()))), "folds not chosen with", None
-    outside, items = task.parts[scored], task.parts[chosen_with]
-    sentences = sentence_numbers(task)[task.members]
-    shared = np.isin(sentences[items], sentences[outside]).any(axis=1)
-    return sampled(items[~shared], max_items, seed), f"the {scored} part", outside
+    n_folds = null.shape[1]
+    common = np.roll(null, 1, axis=0).sum(axis=1, keepdims=True) / np.sqrt(n_folds)
+    shared: Floats = np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
+    return shared
+
+
+def _expect_enough(inside: Integers, task: Task) -> None:
+    if len(inside) < LEAST_ITEMS:
+        raise InputError(
+            f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
+            f"with, got {len(inside)}. Give more items."
+        )

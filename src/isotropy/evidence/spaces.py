@@ -15,8 +15,12 @@ from isotropy import checks, linalg
 from isotropy.errors import InputError, NotAffineError
 from isotropy.repairs import Repair
 from isotropy.sources.encoder import Encoder, Tokens
+from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
+from isotropy.sources.picked import PickedRows
 from isotropy.sources.texts import Text
+from isotropy.sources.tokens import bounded
+from isotropy.sources.word_means import WordMeans, averaged
 
 Integers = NDArray[np.int64]
 TOKEN, SENTENCE = "token", "sentence"
@@ -46,11 +50,11 @@ class Space:
     def _means(self) -> Rows:
         return self.tokens.means()
 
-    def rows(self, level: str, texts: Integers) -> Rows:
+    def source(self, level: str, texts: Integers) -> PickedRows:
         """The rows of these texts, as often as each is named, that a repair is fitted on."""
         if level == SENTENCE:
-            return self.pooled[texts]
-        return self.tokens.rows[self.tokens.of(texts)]
+            return PickedRows(self.pooled, texts)
+        return PickedRows(self.tokens.rows, self.tokens.of(texts))
 
     def repaired(self, repair: Repair | None, level: str, texts: Integers) -> Rows:
         """An array with a row for every text, of which those of `texts` are filled."""
@@ -64,9 +68,12 @@ class Space:
         if is_affine(repair):  # the mean of repaired rows is the repaired mean
             return self.finish(repair.transform(self._means[texts]))
         lengths = np.diff(self.tokens.starts)[texts]
-        rows = repair.transform(self.tokens.rows[self.tokens.of(texts)])
-        part = Tokens(rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-        return self.finish(part.means())
+        means = []
+        for block in bounded(lengths, self.tokens.rows.shape[1]):
+            rows = repair.transform(self.tokens.rows[self.tokens.of(texts[block])])
+            starts = np.concatenate([[0], np.cumsum(lengths[block])])
+            means.append(Tokens(rows, starts.astype(np.int64)).means())
+        return self.finish(np.concatenate(means))
 
 
 def _filled(rows: Rows, texts: Integers, n_texts: int) -> Rows:
@@ -118,12 +125,17 @@ class Given:
 
 
 def encoder_of(vectors: Any, texts: Sequence[Text], caller: str) -> Any:
-    """What encodes texts: `vectors` where they do, and otherwise the rows of these texts."""
+    """What encodes texts: `vectors` where they do, and otherwise the rows of these texts.
+
+    Where the vectors are of words and the texts are not, these are means of their words.
+    """
     if isinstance(vectors, (str, os.PathLike)):
         raise InputError(
             f"{caller}: vectors must be an encoder or an array, got the name {str(vectors)!r}. Use "
             "isotropy.Encoder(...) of a model, isotropy.KeyedVectors.load(...) of a file."
         )
+    if isinstance(vectors, KeyedVectors):
+        return averaged(vectors, texts)
     return vectors if hasattr(vectors, "encode") else Given(vectors, texts, caller)
 
 
@@ -132,6 +144,8 @@ def space(vectors: Any, texts: Sequence[Text], caller: str) -> Space:
     vectors = encoder_of(vectors, texts, caller)
     if isinstance(vectors, Encoder):
         return _of_model(vectors, texts, caller)
+    if isinstance(vectors, WordMeans):
+        return _of_tokens(vectors.tokens(texts), _as_is, caller)
     rows = linalg.to_numpy(checks.matrix(vectors.encode(list(texts)), caller))
     if len(rows) != len(texts):
         raise InputError(
@@ -155,7 +169,13 @@ def _of_model(encoder: Encoder, texts: Sequence[Text], caller: str) -> Space:
             f"{caller}: the encoder must be without repair, got one with_repair. Name that repair "
             "among those to try."
         )
-    return Space(encoder.tokens(texts), encoder.own.finish if encoder.own else _as_is)
+    finish = encoder.own.finish if encoder.own else _as_is
+    return _of_tokens(encoder.tokens(texts), finish, caller)
+
+
+def _of_tokens(tokens: Tokens, finish: Callable[[Rows], Rows], caller: str) -> Space:
+    checks.finite(tokens.rows, caller)
+    return Space(tokens, finish)
 
 
 def _as_is(rows: Rows) -> Rows:

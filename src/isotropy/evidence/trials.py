@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy import checks
+from isotropy.errors import InputError
 from isotropy.evidence.candidates import Candidate, Fits
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Integers, Space, encoder_of, space
@@ -21,8 +21,10 @@ from isotropy.repairs import Center
 from isotropy.repairs.shift import Shift
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
-from isotropy.sources.texts import Text, distinct, whole
+from isotropy.sources.picked import PickedRows
+from isotropy.sources.texts import Text, distinct
 from isotropy.tasks import Outcome, Task
+from isotropy.tasks.base import identity
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "all text, the evaluated included (transductive)",
@@ -84,17 +86,18 @@ class Bench:
     ) -> None:
         self.transductive = transductive
         self.vectors = encoder_of(vectors, task.texts, caller)
-        self.task, self.caller = task, caller
-        self.candidates = candidates
+        self.caller, self.candidates = caller, candidates
         self.fit_on = None if fit_on is None else _distinct(fit_on, caller)
         self.space = known or space(self.vectors, task.texts, caller)
+        self.notes: list[str] = list(getattr(self.vectors, "notes", ()))
+        self.task = task.joined(self.space.pooled)
 
     # What repairs are fitted on
 
     def evaluated(self, items: Integers) -> Plan:
         """Fitted on the evaluated text itself, as the papers do."""
         if isinstance(self.vectors, KeyedVectors):
-            fits = self._fits(lambda: self.vectors.vectors)
+            fits = self._fits(np.arange(self.vectors.n_samples))
             return Plan([Trial(items, self._none(), fits)], TRANSDUCTIVE)
         texts = np.concatenate([self.task.members[items].ravel(), self.task.background])
         return Plan([Trial(items, self._none(), self._fits_of(texts))], TRANSDUCTIVE)
@@ -110,8 +113,7 @@ class Bench:
     def _by_known(self, items: Integers, known: Integers) -> Plan:
         """Fitted on the text of known items, without the evaluated sentences."""
         texts = self.task.members[known].ravel()
-        sentences = sentence_numbers(self.task)
-        clean = texts[~np.isin(sentences[texts], sentences[self.task.texts_of(items)])]
+        clean = self._without(texts, items)
         if not len(clean):
             raise InputError(
                 f"{self.caller}: {self.task.name!r} must have text to fit on that is not "
@@ -127,7 +129,7 @@ class Bench:
         if n_made < 2:
             raise InputError(
                 f"{self.caller}: {self.task.name!r} must have items in at least 2 groups that "
-                f"share no sentence, got {n_made}. Give more items."
+                f"share no sentence and no vector, got {n_made}. Give more items."
             )
         parts = [(items[folds == fold], items[folds != fold]) for fold in range(n_made)]
         apart = self.apart(items)
@@ -149,11 +151,18 @@ class Bench:
             fits, n_removed = self._fits_elsewhere(items)
             return fits, ELSEWHERE, n_removed
         if len(self.task.background):
-            return self._fits_of(self.task.background), CORPUS, 0
+            documents = self._without(self.task.background, np.arange(self.task.n_items))
+            n_removed = len(self.task.background) - len(documents)
+            if not len(documents):
+                raise InputError(
+                    f"{self.caller}: {self.task.name!r} must have a document that is no query, got "
+                    "none. Give fit_on."
+                )
+            return self._fits_of(documents), CORPUS, n_removed
         if isinstance(self.vectors, KeyedVectors):
             others = self._other_rows(items)
             if others.sum() > (~others).sum():  # a few rows more than the items' own tell little
-                fits = self._fits(lambda: self.vectors.vectors[others])
+                fits = self._fits(np.flatnonzero(others))
                 return fits, VOCABULARY, int((~others).sum())
         return None
 
@@ -161,7 +170,7 @@ class Bench:
         """Fitted on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
         if self.fit_on is not None:
             elsewhere = self._elsewhere
-            return Fits(lambda level: elsewhere.rows(level, _upto(elsewhere)), self.candidates)
+            return Fits(lambda level: elsewhere.source(level, _upto(elsewhere)), self.candidates)
         if len(self.task.background):
             return self._fits_of(self.task.background)
         return self.evaluated(items).trials[0].fits
@@ -222,30 +231,32 @@ class Bench:
         """How far the rows of a trial's texts are from those that its repairs are fitted on."""
         texts = self.task.texts_of(trial.items)
         center = Center().fit_statistic(trial.fits.moments(level))
-        return center.shift(self.space.rows(level, texts))
+        return center.shift(self.space.source(level, texts))
 
     # Rows
 
     def _none(self) -> Integers:
         return np.empty(0, dtype=np.int64)
 
-    def _fits(self, rows: Any) -> Fits:
-        return Fits(lambda level: rows(), self.candidates)
+    def _fits(self, rows: Integers) -> Fits:
+        """On some of the keyed vectors."""
+        checks.finite(self.vectors.vectors, self.caller)
+        return Fits(lambda level: PickedRows(self.vectors.vectors, rows), self.candidates)
 
     def _fits_of(self, texts: Integers) -> Fits:
-        return Fits(lambda level: self.space.rows(level, texts), self.candidates)
+        return Fits(lambda level: self.space.source(level, texts), self.candidates)
 
     def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
         assert self.fit_on is not None
-        evaluated = {whole(self.task.texts[i]) for i in self.task.texts_of(items)}
-        kept = [i for i, text in enumerate(self.fit_on) if whole(text) not in evaluated]
+        evaluated = {identity(self.task.texts[i]) for i in self.task.texts_of(items)}
+        kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
         if not kept:
             raise InputError(
                 f"{self.caller}: fit_on must have text that is not evaluated, got none. Give "
                 "other text."
             )
         texts, elsewhere = np.array(kept), self._elsewhere
-        fits = Fits(lambda level: elsewhere.rows(level, texts), self.candidates)
+        fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
         return fits, len(self.fit_on) - len(kept)
 
     @cached_property
@@ -255,29 +266,36 @@ class Bench:
         return space(self.vectors, self.fit_on, self.caller)
 
     def _other_rows(self, items: Integers) -> NDArray[np.bool_]:
-        """Which rows of the keyed vectors are none of the items', nor equal to one of these."""
+        """Which rows of the keyed vectors are none of the items' texts, nor equal to one's row."""
         rows, words = self.vectors.vectors, self.vectors.words
-        used = {rows[words[self.task.texts[i]]].tobytes() for i in self.task.texts_of(items)}
-        return np.array([row.tobytes() not in used for row in rows])
+        used = [self.task.texts[i] for i in self.task.texts_of(items)]
+        equal, names = {rows[words[text]].tobytes() for text in used}, set(map(identity, used))
+        others = np.array([row.tobytes() not in equal for row in rows])
+        others[[row for text, row in words.items() if identity(text) in names]] = False
+        return others
+
+    def _without(self, texts: Integers, items: Integers) -> Integers:
+        """Those of the texts that are none of the items'."""
+        same = self.task.identities
+        return texts[~np.isin(same[texts], same[self.task.texts_of(items)])]
 
 
-def warned(bench: Bench, level: str, trial: Trial) -> str:
-    """In words, how far a trial is from what its repairs are fitted on, with a warning; or ""."""
-    found = bench.shift(level, trial)
+def far(bench: Bench, level: str, plan: Plan) -> str:
+    """In words, that what is evaluated differs from what repairs are fitted on; "" where not."""
+    first, *others = plan.trials
+    together = all(trial.fits is first.fits for trial in others)
+    items = np.concatenate([t.items for t in plan.trials]) if together else first.items
+    found = bench.shift(level, Trial(items, first.train, first.fits))
     if not found.large:
         return ""
-    warnings.warn(
-        f"{bench.caller}: {bench.task.name!r} is far from what repairs were fitted on. {found}.",
-        IsotropyWarning,
-        stacklevel=4,
+    n_texts = len(bench.task.texts_of(items))
+    which = f"{n_texts:,} evaluated texts" + ("" if together else " of one fold")
+    return (
+        f"The {which} differ from the text that repairs were fitted on (Frechet distance of their "
+        f"{level} vectors: {found.frechet:.2g}; by chance at most {found.chance:.2g}). The scores "
+        "above include this. A repair fitted on text more like them may do better: give such text "
+        "with fit_on (--fit-on)."
     )
-    return str(found)
-
-
-def sentence_numbers(task: Task) -> Integers:
-    """The number of each text's sentence, which several spans can be of."""
-    _, numbers = distinct([whole(text) for text in task.texts])
-    return np.array([numbers[whole(text)] for text in task.texts])
 
 
 def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
@@ -310,6 +328,12 @@ def sampled(items: Integers, n: int, seed: int = 0) -> Integers:
     if len(items) <= n:
         return items
     return np.sort(np.random.default_rng(seed).choice(items, n, replace=False))
+
+
+def excluded(n_texts: int) -> str:
+    """How many evaluated texts repairs are not fitted on, in words."""
+    texts = "1 evaluated text was" if n_texts == 1 else f"{n_texts:,} evaluated texts were"
+    return f"{texts} excluded from fitting."
 
 
 def nobody(name: str, n_done: int, n_all: int) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 
 from isotropy import checks
 from isotropy.checks import Array
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import SummedRepair
-from isotropy.repairs.removal import SIDES, Side, directions, n_directions, remove
+from isotropy.repairs.removal import SIDES, Side, directions, expect_removed, n_directions, remove
 from isotropy.stats import Moments
 
 
@@ -54,7 +55,10 @@ class AllButTheTop(SummedRepair):
     """
 
     name = "all-but-the-top"
-    learned = ("mean_", "components_")
+    learned = {
+        "mean_": Field("n_features"),
+        "components_": Field("n_removed, n_features", orthonormal=True),
+    }
     statistic = Moments
 
     def __init__(
@@ -66,7 +70,13 @@ class AllButTheTop(SummedRepair):
 
     def _check_params(self) -> None:
         super()._check_params()
-        checks.choice(self.side, "side", type(self).__name__, SIDES)
+        name = type(self).__name__
+        checks.choice(self.side, "side", name, SIDES)
+        if self.n_components is not None:
+            checks.integer(self.n_components, "n_components", name, 0)
+
+    def _check_fitted(self) -> None:
+        expect_removed(len(self.components_), self.n_components, self.n_features_in_)
 
     def _solve(self, statistic: Moments) -> None:
         n_removed = n_directions(self.n_components, self.n_features_in_, type(self).__name__)

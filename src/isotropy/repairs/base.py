@@ -14,15 +14,18 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotropy import checks, linalg
+from isotropy import checks, fields, linalg
 from isotropy.checks import Array
 from isotropy.engines import Engine, map_rows, over_threads, reduce, using
-from isotropy.errors import InputError, NotAffineError, RepairFileError
+from isotropy.errors import InputError, NotAffineError, one_line
+from isotropy.fields import Field
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
+from isotropy.sources.guard import guard
 from isotropy.stats import Moments, Statistic
+from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
 SIZED = ("mean_", "scale_", "means_", "cluster_centers_")  # what has the scale of the rows
@@ -32,9 +35,10 @@ WIDE = 1e15  # of these, past which float32 rows are repaired in float64
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`,
-    and is found by its `name` from then on. `moments_` of the rows that it was fitted on stay with
-    it, so that `shift` can tell how far others are from them. `level_` is "token" or "sentence"
+    A subclass defines `_fit(source)` and `_apply(rows, out)`, names its fitted arrays in `learned`
+    with what each must be when it is loaded, and is found by its `name` from then on. `moments_`
+    of the rows that it was fitted on stay with it, so that `shift` can tell how far others are
+    from them. `level_` is "token" or "sentence"
     where the file that it was loaded from says which rows it is for, otherwise empty.
 
     A repair that is `trained`, by gradient descent in torch, is found in `trained_by_name` instead:
@@ -42,12 +46,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """
 
     name: ClassVar[str] = ""
-    learned: ClassVar[tuple[str, ...]] = ()
+    learned: ClassVar[dict[str, Field]] = {}
     trained: ClassVar[bool] = False
     by_name: ClassVar[dict[str, type[Repair]]] = {}
     trained_by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
+    n_features_in_: int
     moments_: Moments | None = None
     level_: str = ""
 
@@ -91,7 +96,14 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
-    def transform(self, X: Any, *, out: Any = None, engine: str | Engine | None = None) -> Any:
+    def transform(
+        self,
+        X: Any,
+        *,
+        out: Any = None,
+        engine: str | Engine | None = None,
+        overwrite: bool = False,
+    ) -> Any:
         """The repaired rows, in the dtype and on the device of X, or written to a file.
 
         Parameters
@@ -100,28 +112,34 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) that the repaired rows are streamed to in
             order, with the columns that came along; without suffix, a folder of Parquet parts.
-            It takes its name only when it is whole.
+            It takes its name only when it is whole, and must not be a file that is read.
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs; with `out` only.
+        overwrite : bool
+            Replace what `out` names, where that exists.
 
         Returns
         -------
         array or tensor of shape (n_samples, n_features_out)
-            With `out`, the source of the file written.
+            With `out`, the source of the file written; None where that is a pipe.
         """
         if out is not None:
-            return self._stream(X, out, engine)
+            return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
         return _restored(self._repaired(rows), X, type(self).__name__)
 
-    def _stream(self, X: Any, out: Any, engine: str | Engine | None) -> Source:
+    def _stream(
+        self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
+    ) -> Source | None:
         check_is_fitted(self)
         caller = type(self).__name__
+        guard({"out": out}, {"X": X}, overwrite=overwrite, caller=caller)
         source = as_source(X, caller=caller)
         checks.width(source.n_features, self.n_features_in_, caller)
         with using(engine, caller=caller):
-            map_rows(source, self._repaired, target(out, self._n_features_out, source, caller))
-        return as_source(out, caller=caller)
+            sink = target(out, self._n_features_out, source, caller, overwrite=overwrite)
+            map_rows(source, self._repaired, sink)
+        return None if is_stream(out) else as_source(out, caller=caller)
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from those that the repair was fitted on.
@@ -165,23 +183,30 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             )
         return self._affine()
 
-    def save(self, path: Any, note: str = "", *, level: str = "") -> None:
+    def save(self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False) -> None:
         """Write the fitted repair to one safetensors file, whole or not at all.
 
         Parameters
         ----------
         path : path-like
         note : str
-            Free text kept in the header, such as the model and the corpus.
+            Free text kept in the header, such as the model and the corpus; at most 10,000
+            characters.
         level : {"token", "sentence"}, optional
             The rows that it is for: of tokens before they are pooled, or of texts. Kept in the
             header, and `level_` of the loaded repair; by default the `level_` of this one.
+        overwrite : bool
+            Replace a file that is there.
         """
         check_is_fitted(self)
         level = level or self.level_
         if level:
             checks.choice(level, "level", "save", LEVELS)
-        files.write(path, self._header(note, level), self._tensors())
+        try:
+            files.check_note(note)
+        except InputError as error:
+            raise InputError(f"save: {error}.") from None
+        files.write(path, self._header(note, level), self._tensors(), overwrite=overwrite)
 
     def _header(self, note: str, level: str) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -205,18 +230,71 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Statistics that are saved, by name."""
         return {} if self.moments_ is None else {"moments": self.moments_}
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+    @classmethod
+    def _from_file(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
+        """The repair that a file holds, or one line on what in it is not right."""
+        files.check_header(header)
+        unknown = header["params"].keys() - cls._get_param_names()
+        if unknown:
+            raise InputError(f"{cls.__name__} has no parameter {one_line(repr(min(unknown)), 60)}")
+        self = cls(**header["params"])
         self.n_features_in_ = header["n_features"]
+        self._check_params()
+        apart = tuple(f"{prefix}." for prefix in self._statistics())  # which check their own
+        own = {name: array for name, array in tensors.items() if not name.startswith(apart)}
+        fields.check(own, self.learned, self._sizes())
+        self._restore(header, tensors)
+        return self
+
+    def _statistics(self) -> dict[str, type[Statistic]]:
+        """Kinds of the statistics that its file may hold, by name."""
+        return {"moments": Moments}
+
+    def _sizes(self) -> dict[str, int]:
+        """The sizes that shapes of fitted arrays name, as far as the parameters settle them."""
+        return {"n_features": int(self.n_features_in_)}
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         self.n_samples_seen_ = header["n_samples"]
         self.note_ = header["note"]
-        self.level_ = header.get("level", "")  # files of old have none
-        if header["feature_names"] is not None:
-            self.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+        self.level_ = header.get("level", "")  # older files don't have it
+        if self.level_ != "":
+            checks.choice(self.level_, "level", type(self).__name__, LEVELS)
+        names = header.get("feature_names")
+        if names is not None:
+            self.feature_names_in_ = np.asarray(self._names(names), dtype=object)
         for name in self.learned:
             value = tensors[name]
             setattr(self, name, value if value.ndim else value.item())
-        moments = _state(tensors, "moments")  # files of old have none
-        self.moments_ = Moments.from_state(moments) if moments else None
+        moments = _state(tensors, "moments")  # older files don't have it
+        self.moments_ = self._seen(Moments.from_state(moments)) if moments else None
+        self._check_fitted()
+
+    def _names(self, names: Any) -> list[str]:
+        files.expect(names, list, "feature_names", "a list")
+        if len(names) != self.n_features_in_:
+            raise InputError(
+                f"feature_names must have {self.n_features_in_} names, got {len(names)}"
+            )
+        return [files.expect(name, str, "a feature name", "text") for name in names]
+
+    def _seen(self, statistic: Any) -> Any:
+        """A statistic of the fitted rows, as it must be."""
+        name, n_rows = type(statistic).__name__, getattr(statistic, "n_rows", 1)
+        if statistic.n_features is None or not 1 <= n_rows <= self.n_samples_seen_:
+            raise InputError(
+                f"{name} must be of 1 to n_samples={self.n_samples_seen_} rows, got "
+                f"{n_rows if statistic.n_features else 'none'}"
+            )
+        if statistic.n_features != self.n_features_in_:
+            raise InputError(
+                f"{name} must be of {one_line(self.n_features_in_, 30)} features, got "
+                f"{statistic.n_features}"
+            )
+        return statistic
+
+    def _check_fitted(self) -> None:
+        """Raise where loaded arrays do not agree with each other or with the parameters."""
 
     @abstractmethod
     def _fit(self, source: Source) -> None:
@@ -265,7 +343,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
 
         def checked(part: Array, out: Array) -> None:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(all="ignore"):  # looked for afterwards
                 function(part, out)
             check_range(out, type(self).__name__)
 
@@ -353,10 +431,12 @@ def _restored(rows: Array, X: Any, caller: str) -> Array:
     return found
 
 
-def target(out: Any, n_features: int, like: Source, caller: str) -> Sink | PartsSink:
+def target(
+    out: Any, n_features: int, like: Source, caller: str, **options: Any
+) -> Sink | PartsSink:
     """Where `out` says that rows go: a file, or without suffix a folder of Parquet parts."""
     kind = open_sink if os.path.splitext(out)[1] else PartsSink
-    return kind(out, n_features, like=like, caller=caller)
+    return kind(out, n_features, like=like, caller=caller, **options)
 
 
 class SummedRepair(Repair):
@@ -443,9 +523,13 @@ class SummedRepair(Repair):
         moments = {} if self.moments_ is self.statistic_ else super()._kept()
         return {"statistic": self.statistic_} | moments
 
+    def _statistics(self) -> dict[str, type[Statistic]]:
+        apart = {} if self.statistic is Moments else super()._statistics()
+        return {"statistic": self.statistic} | apart
+
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
-        self.statistic_ = self.statistic.from_state(_state(tensors, "statistic"))
+        self.statistic_ = self._seen(self.statistic.from_state(_state(tensors, "statistic")))
         if isinstance(self.statistic_, Moments):
             self.moments_ = self.statistic_
 
@@ -485,16 +569,16 @@ def load(path: Any) -> Repair:
     Raises
     ------
     RepairFileError
-        Where the file is missing, damaged, of another kind, or of a newer format.
+        Where the file is missing, damaged, of another kind, or of a newer format, or where what
+        it holds is no fitted repair: arrays of another shape or dtype, or not finite, or
+        parameters that break their rules.
     """
+    return read(path)[0]
+
+
+def read(path: Any) -> tuple[Repair, dict[str, Any]]:
+    """The repair that `load` returns, and the header of its file."""
     known = Repair.by_name | Repair.trained_by_name
     header, tensors = files.read(path, known)
-    try:
-        repair = known[header["method"]](**header["params"])
-        repair._restore(header, tensors)
-        repair._check_params()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RepairFileError(
-            f"load: {str(path)!r} does not hold a whole repair ({error}). Save it again."
-        ) from None
-    return repair
+    with files.validated(path):
+        return known[header["method"]]._from_file(header, tensors), header

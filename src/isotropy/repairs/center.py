@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from isotropy.checks import Array
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.repairs.removal import remove
@@ -37,7 +38,7 @@ class Center(InvertibleRepair):
     """
 
     name = "center"
-    learned = ("mean_",)
+    learned = {"mean_": Field("n_features")}
     statistic = Moments
 
     def __init__(self, normalize: bool = False) -> None:

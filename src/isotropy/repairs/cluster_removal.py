@@ -10,11 +10,12 @@ import numpy as np
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import IsotropyWarning, NotAffineError
+from isotropy.errors import InputError, IsotropyWarning, NotAffineError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair
 from isotropy.repairs.kmeans import kmeans, over, unit_of
-from isotropy.repairs.removal import SIDES, Side, directions, n_directions, remove
+from isotropy.repairs.removal import SIDES, Side, directions, expect_removed, n_directions, remove
 from isotropy.sources import Source
 from isotropy.stats import ClusterMoments, Moments
 
@@ -69,7 +70,12 @@ class ClusterRemoval(Repair):
     """
 
     name = "cluster-removal"
-    learned = ("cluster_centers_", "means_", "components_", "n_components_")
+    learned = {
+        "cluster_centers_": Field("n_clusters, n_features"),
+        "means_": Field("n_clusters, n_features"),
+        "components_": Field("n_clusters, n_removed, n_features", orthonormal=True),
+        "n_components_": Field("n_clusters", kind="int", low=0),
+    }
 
     def __init__(
         self,
@@ -105,6 +111,18 @@ class ClusterRemoval(Repair):
         checks.integer(self.n_components, "n_components", name, 0)
         checks.integer(self.random_state, "random_state", name, 0)
         checks.choice(self.side, "side", name, SIDES)
+
+    def _check_fitted(self) -> None:
+        n_clusters, n_removed, n_features = self.components_.shape
+        if not 1 <= n_clusters <= self.n_clusters:
+            raise InputError(
+                f"means_ must be of 1 to n_clusters={self.n_clusters} clusters, got {n_clusters}"
+            )
+        expect_removed(n_removed, self.n_components, n_features)
+        there = self.components_.any(axis=2)
+        past = (self.n_components_ > n_removed).any()
+        if past or not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
+            raise InputError("components_ must have n_components_ directions each, got others")
 
     def _fit(self, source: Source) -> None:
         name = type(self).__name__

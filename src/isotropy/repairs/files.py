@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-import zlib
-from collections.abc import Container
-from pathlib import Path
+import os
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from isotropy import stored
 from isotropy._version import __version__
-from isotropy.errors import InputError, RepairFileError, reason
-from isotropy.writing import whole
+from isotropy.errors import InputError, InputTypeError, RepairFileError, one_line
+from isotropy.sources import paths
+from isotropy.sources.guard import guard, output_path
+from isotropy.stored import checksum
+from isotropy.writing import explained, shown, whole
 
 FORMAT = 1
+LONGEST_NOTE = 10_000  # characters
 KEY = "isotropy.repair"  # where the header of a repair is; other kinds have their own
 
 
 def write(
-    path: Any, header: dict[str, Any], tensors: dict[str, NDArray[Any]], kind: str = "repair"
+    path: Any,
+    header: dict[str, Any],
+    tensors: dict[str, NDArray[Any]],
+    kind: str = "repair",
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write header and tensors, whole or not at all."""
-    check_target(path)
+    check_target({"path": path}, overwrite=overwrite, caller="save")
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     complete = header | {
         "format": FORMAT,
@@ -43,62 +52,111 @@ def write(
         text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
         raise InputError(f"save: parameters must be plain values: {error}.") from None
-    try:
-        with whole(path) as part:
-            save_file(tensors, part, metadata={f"isotropy.{kind}": text})
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"save: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
-        ) from None
+    target = paths.normal(path)
+    with explained(target, "save"), whole(target, overwrite=overwrite) as part:
+        part.write_bytes(save(tensors, metadata={f"isotropy.{kind}": text}))
 
 
-def check_target(path: Any) -> None:
-    """Raise where a file could not be saved for want of a folder."""
-    if not Path(path).parent.is_dir():
-        raise InputError(f"save: path must be in an existing folder, got {str(path)!r}.")
+def check_target(
+    outputs: dict[str, Any], inputs: dict[str, Any] | None = None, *, caller: str, **options: Any
+) -> None:
+    """Raise where a file could not be saved; parameters as of `guard`."""
+    for name, path in outputs.items():
+        if path is not None and os.path.isdir(output_path(path, name, caller)):
+            raise InputError(f"{caller}: {name} must be a file, got the folder {shown(path)}.")
+    guard(outputs, inputs, caller=caller, **options)
 
 
 def read(
     path: Any, methods: Container[str], kind: str = "repair"
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and tensors of a file written by `write`, or one clear line."""
-    name = str(path)
-    if not Path(path).is_file():
-        raise RepairFileError(f"load: {name!r} must be a file, and there is none.")
+    """Header and tensors of a file written by `write`, or one clear line.
+
+    The file is whole and of this format; what it says is still to be checked, by `check_header`
+    and by the fields that the method declares.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputTypeError(f"load: path must be a path, got {type(path).__name__}.")
+    name = shown(path)
+    if not os.path.isfile(path):
+        raise RepairFileError(f"load: {name} must be a file, and there is none.")
     try:
-        with safe_open(name, framework="numpy") as file:
-            text = (file.metadata() or {}).get(f"isotropy.{kind}")
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        with stored.opened(path) as file:
+            text = file.metadata.get(f"isotropy.{kind}")
+            tensors = {} if text is None else file.arrays()
+    except InputError as error:
         raise RepairFileError(
-            f"load: {name!r} is damaged or not a safetensors file ({error}). Save it again."
+            f"load: {name} is damaged or not a safetensors file ({error}). Save it again."
         ) from None
     if text is None:
-        raise RepairFileError(f"load: {name!r} is a safetensors file, but holds no {kind}.")
+        raise RepairFileError(f"load: {name} is a safetensors file, but holds no {kind}.")
     try:
-        header: dict[str, Any] = json.loads(text)
-        version, method = header["format"], header["method"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RepairFileError(f"load: {name!r} has a damaged header ({error!r}).") from None
-    if version != FORMAT or not isinstance(method, str) or method not in methods:
-        writer = (header.get("versions") or {}).get("isotropy", "unknown")
+        header = stored.parsed(text)
+        expect(header, dict, "the header", "an object")
+        for key, type_, words in (("format", int, "an integer"), ("method", str, "a name")):
+            expect(header.get(key), type_, key, words)
+    except InputError as error:
         raise RepairFileError(
-            f"load: {name!r} holds {method!r} in format {version}, written by isotropy {writer}; "
-            f"this is isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
+            f"load: {name} has a damaged header: {error}. Save it again."
+        ) from None
+    if header["format"] != FORMAT or header["method"] not in methods:
+        raise RepairFileError(
+            f"load: {name} holds {one_line(repr(header['method']), 60)} in format "
+            f"{one_line(header['format'], 20)}, written by isotropy {_writer(header)}; this is "
+            f"isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
         )
     if header.pop("checksum", None) != checksum(header, tensors):
-        raise RepairFileError(f"load: {name!r} is damaged: its checksum does not fit. Save again.")
+        raise RepairFileError(f"load: {name} is damaged: its checksum does not fit. Save again.")
     return header, tensors
 
 
-def checksum(header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> int:
-    """CRC-32 over the header, and over names, dtypes, shapes and bytes in the order of names."""
-    value = zlib.crc32(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(tensors):
-        array = np.asarray(tensors[name], order="C")
-        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
-        value = zlib.crc32(array.tobytes(), value)
+@contextlib.contextmanager
+def validated(path: Any, kind: str = "repair") -> Iterator[None]:
+    """What is wrong within a file becomes one clear line that names it."""
+    try:
+        yield
+    except InputError as error:
+        raise RepairFileError(
+            f"load: {shown(path)} holds no valid {kind}: "
+            f"{str(error).removesuffix('.')}. Save it again."
+        ) from None
+
+
+def check_header(header: dict[str, Any]) -> None:
+    """Raise unless what every file says of itself is there, and of the right kind."""
+    for name in ("params", "n_features", "n_samples", "note"):
+        if name not in header:
+            raise InputError(f"the header must have {name}, which is missing")
+    expect(header["params"], dict, "params", "an object")
+    for name in ("n_features", "n_samples"):
+        expect(header[name], int, name, "an integer")
+        if header[name] < 1:
+            raise InputError(f"{name} must be at least 1, got {one_line(header[name], 30)}")
+    check_note(header["note"])
+    expect(header.setdefault("time", "unknown"), str, "time", "text")
+    versions = expect(header.setdefault("versions", {}), dict, "versions", "an object")
+    for name, version in versions.items():
+        expect(version, str, f"the version of {one_line(name, 30)}", "text")
+
+
+def check_note(note: Any) -> None:
+    """Raise unless the note is text that a file may hold."""
+    expect(note, str, "note", "text")
+    if len(note) > LONGEST_NOTE:
+        raise InputError(f"note must have at most {LONGEST_NOTE:,} characters, got {len(note):,}")
+
+
+def expect(value: Any, type_: type, name: str, words: str) -> Any:
+    """value, which must be of the type, as JSON tells them apart: true is no integer."""
+    if type(value) is not type_:
+        raise InputError(f"{name} must be {words}, got {one_line(repr(value), 60)}")
     return value
+
+
+def _writer(header: dict[str, Any]) -> str:
+    versions = header.get("versions")
+    found = versions.get("isotropy") if isinstance(versions, dict) else None
+    return one_line(found, 30) if isinstance(found, str) else "unknown"
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import like
 from isotropy.repairs.base import Invertible
 from isotropy.repairs.standardize import Standardize
@@ -21,6 +22,7 @@ from isotropy.sources import Source
 from isotropy.stats import Moments
 
 START_ROWS = 4096  # that ActNorm starts from
+LARGEST_SEED = (1 << 63) - 1  # that torch takes
 
 
 class Flow(Invertible):
@@ -68,7 +70,11 @@ class Flow(Invertible):
 
     name = "flow"
     trained = True
-    learned = ("mean_", "scale_", "weights_")
+    learned = {
+        "mean_": Field("n_features"),
+        "scale_": Field("n_features", low=0, above=True),
+        "weights_": Field("n_weights"),
+    }
 
     def __init__(
         self,
@@ -96,7 +102,7 @@ class Flow(Invertible):
         for option in ("n_levels", "n_steps", "hidden", "n_epochs", "batch_size"):
             checks.integer(getattr(self, option), option, name, 1)
         checks.real(self.learning_rate, "learning_rate", name, 0.0)
-        checks.integer(self.random_state, "random_state", name, 0)
+        checks.integer(self.random_state, "random_state", name, 0, LARGEST_SEED)
 
     def _fit(self, source: Source) -> None:
         from isotropy.repairs.networks import training
@@ -139,6 +145,10 @@ class Flow(Invertible):
     def _standard(self, rows: Array) -> Array:
         return (rows - like(self.mean_, rows)) / like(self.scale_, rows)
 
+    def _sizes(self) -> dict[str, int]:
+        sizes = (self.n_features_in_, self.n_levels, self.n_steps, self.hidden)
+        return super()._sizes() | {"n_weights": n_weights(*sizes)}
+
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
         self._keep_networks()
@@ -165,6 +175,17 @@ class Flow(Invertible):
 
         back = like(self._network_for(rows).inverse(tensor(rows)), rows)
         out[:] = back * like(self.scale_, rows) + like(self.mean_, rows)
+
+
+def n_weights(d: int, n_levels: int, n_steps: int, hidden: int) -> int:
+    """Weights of the network of that shape, counted before it is made: a file may ask for any."""
+    found, width = 0, d
+    for _ in range(min(n_levels, d.bit_length() - 1)):
+        half = width // 2
+        shift = (half + 1) * hidden + (hidden + 1) * hidden + (hidden + 1) * (width - half)
+        found += n_steps * (2 * width + shift)
+        width = half
+    return found
 
 
 def split(numbers: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

@@ -11,6 +11,7 @@ from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Invertible
 from isotropy.sources import Source
@@ -79,7 +80,11 @@ class LearnedLayer(Invertible):
 
     name = "learned-layer"
     trained = True
-    learned = ("weight_", "bias_", "n_epochs_")
+    learned = {
+        "weight_": Field("n_features, n_features"),
+        "bias_": Field("n_features"),
+        "n_epochs_": Field(kind="int", low=1),
+    }
 
     def __init__(
         self,
@@ -149,7 +154,7 @@ class LearnedLayer(Invertible):
         checks.real(self.validation, "validation", name, 0.0, 0.9)
         checks.integer(self.patience, "patience", name, 1)
         checks.choice(self.metric, "metric", name, ("accuracy", "matthews"))
-        checks.integer(self.random_state, "random_state", name, 0)
+        checks.integer(self.random_state, "random_state", name, 0, (1 << 63) - 1)
 
     def _fit(self, source: Source) -> None:
         from isotropy.repairs.networks import layer_training
@@ -166,6 +171,12 @@ class LearnedLayer(Invertible):
         self.weight_ = weight
         self.bias_ = mean + spread * bias - weight @ mean
         self._keep_maps()
+
+    def _check_fitted(self) -> None:
+        if self.n_epochs_ > self.n_epochs:
+            raise InputError(
+                f"n_epochs_ must be at most n_epochs={self.n_epochs}, got {self.n_epochs_}"
+            )
 
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)

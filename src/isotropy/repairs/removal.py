@@ -15,7 +15,7 @@ import scipy.linalg
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.errors import IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.linalg import Floats
 from isotropy.stats import Moments
 
@@ -36,6 +36,14 @@ def n_directions(n_components: int | None, n_features: int, caller: str) -> int:
             stacklevel=4,
         )
     return min(wanted, n_features - 1)
+
+
+def expect_removed(n_removed: int, n_components: int | None, n_features: int) -> None:
+    """Raise where a file holds more directions than its parameters ask for."""
+    asked = math.ceil(n_features / 100) if n_components is None else n_components
+    most = min(asked, n_features - 1)
+    if n_removed > most:
+        raise InputError(f"components_ must have at most {most} directions, got {n_removed}")
 
 
 def directions(moments: Moments, n_components: int, side: str) -> Floats:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.errors import NotAffineError
+from isotropy.errors import InputError, NotAffineError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats, like, namespace
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Directions
@@ -40,7 +43,7 @@ class ScaledCenter(InvertibleRepair):
     """
 
     name = "scaled-center"
-    learned = ("direction_",)
+    learned = {"direction_": Field("n_features")}
     statistic = Directions
 
     def __init__(self, normalize: bool = False) -> None:
@@ -49,6 +52,12 @@ class ScaledCenter(InvertibleRepair):
     def _solve(self, statistic: Directions) -> None:
         weight = statistic.weight if statistic.weight > 0 else 1.0
         self.direction_ = linalg.to_numpy(statistic.unit_sum) / weight
+
+    def _check_fitted(self) -> None:
+        with np.errstate(over="ignore"):
+            length = float(np.linalg.norm(self.direction_))
+        if length > 1 + HALF_THE_DIGITS:
+            raise InputError(f"direction_ must be a mean of unit rows, got length {length:g}")
 
     def _apply(self, rows: Array, out: Array) -> None:
         norms = like(linalg.lengths(rows), rows)

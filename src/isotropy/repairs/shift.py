@@ -15,6 +15,7 @@ from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats
 from isotropy.sources import Source
 from isotropy.stats import Moments, Statistic
@@ -199,7 +200,11 @@ class Stripes(Moments):
     """Moments of every other stripe of `height` rows, from the first (0) or second (1) on."""
 
     numbers_rows = True
-    fields = ("height", "start", *Moments.fields)  # type: ignore[assignment]
+    fields = {
+        "height": Field(kind="int", low=1),
+        "start": Field(kind="int", low=0, high=1),
+        **Moments.fields,
+    }
 
     def __init__(self, height: int, start: int, origin: Array | None = None) -> None:
         super().__init__(origin)
@@ -224,7 +229,12 @@ class Stripes(Moments):
 class Beyond(Statistic):
     """Weight of the rows whose distance from a centre is above a bound."""
 
-    fields = ("center", "bound", "weight", "outside")
+    fields = {
+        "center": Field("n_features"),
+        "bound": Field(low=0, infinite=True),
+        "weight": Field(low=0),
+        "outside": Field(low=0),
+    }
     weighted = ("weight", "outside")
 
     def __init__(self, center: Array, bound: float) -> None:
@@ -239,6 +249,10 @@ class Beyond(Statistic):
     @property
     def n_features(self) -> int | None:
         return len(self.center)
+
+    def _check_state(self) -> None:
+        if self.outside > self.weight * (1 + HALF_THE_DIGITS):
+            raise InputError(f"outside must be a part of weight {self.weight:g}, got more")
 
     @property
     def share(self) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from isotropy import linalg
 from isotropy.checks import Array
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Moments
@@ -39,7 +40,10 @@ class Standardize(InvertibleRepair):
     """
 
     name = "standardize"
-    learned = ("mean_", "scale_")
+    learned = {
+        "mean_": Field("n_features"),
+        "scale_": Field("n_features", low=0, above=True),
+    }
     statistic = Moments
 
     def __init__(self, normalize: bool = False) -> None:

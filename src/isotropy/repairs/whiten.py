@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Moments
@@ -63,7 +64,12 @@ class Whiten(InvertibleRepair):
     """
 
     name = "whiten"
-    learned = ("mean_", "components_", "scale_", "shrinkage_")
+    learned = {
+        "mean_": Field("n_features"),
+        "components_": Field("n_components, n_features", orthonormal=True),
+        "scale_": Field("n_components", low=0),
+        "shrinkage_": Field(low=0, high=1),
+    }
     statistic = Moments
 
     def __init__(
@@ -144,15 +150,20 @@ class Whiten(InvertibleRepair):
             return 0.0
         return ledoit_wolf(statistic)
 
+    def _sizes(self) -> dict[str, int]:
+        kept = self.n_features_in_ if self.n_components is None else self.n_components
+        return super()._sizes() | {"n_components": kept}
+
     def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
         super()._restore(header, tensors)
         self._keep_map()
 
     def _keep_map(self) -> None:
         """Keep A' for rows of either width: making it costs more than treating a row with it."""
-        scaled = self.components_.T * self.scale_
-        whole = scaled if self.method == "pca" else scaled @ self.components_
-        self._map = {"float64": whole, "float32": whole.astype(np.float32)}
+        with np.errstate(over="ignore"):  # rows that are not finite then are refused
+            scaled = self.components_.T * self.scale_
+            whole = scaled if self.method == "pca" else scaled @ self.components_
+            self._map = {"float64": whole, "float32": whole.astype(np.float32)}
 
     def _apply(self, rows: Array, out: Array) -> None:
         width = str(rows.dtype).removeprefix("torch.")

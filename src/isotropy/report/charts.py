@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.errors import InputError, MissingExtraError
+from isotropy.errors import InputError, MissingExtraError, one_line
 from isotropy.linalg import Floats
 from isotropy.report.columns import Colouring, colourings, hover, shortened
 from isotropy.report.views import View, as_view
@@ -238,10 +238,15 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
             heights = [LAYER_METRICS[metric](layer[kind]) for layer in model["layers"]]
             figure.add_scatter(
                 x=[layer["layer"] for layer in model["layers"]], y=heights,
-                name=plain(f"{model['model'].rstrip('/').rsplit('/', 1)[-1]}, {title}"),
+                name=plain(f"{_last_part(model['model'])}, {one_line(title, LONGEST_NAME)}"),
                 mode="lines+markers", line={"color": color, "dash": dash},
             )  # fmt: skip
     return figure
+
+
+def _last_part(name: str) -> str:
+    """The name of a model without the folder or the owner."""
+    return one_line(name.rstrip("/").rsplit("/", 1)[-1], 100)
 
 
 def evidence(gains: Sequence[Any]) -> go.Figure:
@@ -263,7 +268,7 @@ def evidence(gains: Sequence[Any]) -> go.Figure:
 
 def plain(text: str) -> str:
     """The text as plotly takes it, which reads tags and knows no `&quot;`."""
-    return html.escape(text, quote=False)
+    return html.escape(str(text), quote=False)
 
 
 def _stacked(repair: str) -> str:

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from isotropy.errors import InputError
 from isotropy.evidence import Advice, Comparison
+from isotropy.report import inputs
 
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
-WRONG = "must be what `isotropy compare --json` or `isotropy advise --json` printed"
+PRINTED = "`isotropy compare --json` or `isotropy advise --json`"
+RESULT = {
+    "task": inputs.text,
+    "metric": inputs.text,
+    "repair": inputs.text,
+    "method": inputs.text,
+    "score": inputs.number,
+    "difference": inputs.number,
+    "interval": inputs.interval,
+    "p_holm": inputs.number,
+    "fitted_on": inputs.text,
+}
+COMPARED = {"results": inputs.objects(RESULT, least=1), "notes": inputs.texts}
+CANDIDATE = {
+    "method": inputs.text,
+    "params": inputs.params,
+    "score": inputs.number,
+    "difference": inputs.number,
+    "standard_error": inputs.number,
+}
+DIAGNOSED = {"reason": inputs.text}
+ADVISED = {
+    "reason": inputs.text,
+    "task": inputs.text,
+    "metric": inputs.text,
+    "choice": inputs.text,
+    "params": inputs.params,
+    "baseline": inputs.defined,
+    "score": inputs.defined,
+    "interval": inputs.interval,
+    "p": inputs.number,
+    "candidates": inputs.objects(CANDIDATE),
+}
 
 
 @dataclass(frozen=True)
@@ -46,23 +76,15 @@ def opened(found: Any) -> Evidence:
     """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
     if isinstance(found, (Comparison, Advice)):
         found = found.to_dict()
-    if isinstance(found, (str, os.PathLike)):
-        found = _read(Path(found))
-    if not isinstance(found, Mapping):
-        raise InputError(f"report: evidence {WRONG}, got {type(found).__name__}.")
+    found = inputs.read(found, "evidence", PRINTED)
     try:
-        return _compared(found) if "results" in found else _advised(found)
-    except (LookupError, TypeError, ValueError) as error:
-        raise InputError(f"report: evidence {WRONG}, got something else ({error!r}).") from None
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"report: {str(path)!r} must be readable ({error.strerror}).") from None
-    except ValueError:
-        raise InputError(f"report: {str(path)!r} {WRONG}, got no JSON.") from None
+        if "results" in found:
+            inputs.each(found, COMPARED)
+            return _compared(found)
+        inputs.each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
+        return _advised(found)
+    except InputError as error:
+        raise InputError(f"report: evidence must be what {PRINTED} printed: {error}.") from None
 
 
 def _compared(found: Mapping[str, Any]) -> Evidence:
@@ -74,7 +96,7 @@ def _compared(found: Mapping[str, Any]) -> Evidence:
         "",
         " ".join(words),
         tuple(_gain(result, result["p_holm"]) for result in results if result["method"] != "none"),
-        {r["task"]: float(r["score"]) for r in results if r["method"] == "none"},
+        {r["task"]: _number(r["score"]) for r in results if r["method"] == "none"},
         "p, Holm",
     )
 
@@ -96,7 +118,7 @@ def _advised(found: Mapping[str, Any]) -> Evidence:
             inside = {"task": f"{task}, while choosing", "metric": found["metric"], "p": None}
             gains.append(dict(row) | _named(row) | inside | {"interval": ends})
     parts = tuple(_gain(gain, gain["p"]) for gain in gains)
-    title = "What `advise` found, on folds not chosen with"
+    title = "What `advise` found, on held-out folds"
     baselines = {f"{task}, advised": float(baseline)}
     return Evidence(title, conclusion, reason, parts, baselines, "one-sided p")
 

@@ -6,28 +6,40 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, MissingExtraError, reason
+from isotropy.errors import InputError, MissingExtraError
+from isotropy.sources.guard import guard, output_path
+from isotropy.writing import explained, shown, whole
 
 PICTURES = (".svg", ".png", ".pdf")
 
 
-def check_image(path: Path, caller: str) -> None:
-    """Raise where no figure can be written to path."""
-    if path.suffix not in (".html", *PICTURES):
+def check_image(
+    path: Any,
+    caller: str,
+    inputs: dict[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+    name: str = "path",
+) -> Path:
+    """The file of a figure; raises where none can be written there. Inputs as of `guard`."""
+    target = Path(output_path(path, name, caller))
+    if target.suffix not in (".html", *PICTURES) or target.is_dir():
         raise InputError(
-            f"{caller}: --out must end in .html, {', '.join(PICTURES)}, got {str(path)!r}."
+            f"{caller}: {name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}."
         )
-    if not path.parent.is_dir():
-        raise InputError(f"{caller}: --out {str(path)!r} must be in an existing folder.")
-    if path.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
+    guard({name: path}, inputs, overwrite=overwrite, caller=caller)
+    if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError(
             f"{caller}: a picture needs kaleido, which is not installed. "
             'Run: pip install "isotropy[report]", or write .html.'
         )
+    return target
 
 
-def write_image(figure: Any, path: Any, caller: str = "report") -> None:
+def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
     """Write a plotly figure as .html, .svg, .png or .pdf; pictures are drawn by a Chromium.
+
+    The file appears whole or not at all; one that is there is replaced with `overwrite` only.
 
     Examples
     --------
@@ -37,17 +49,15 @@ def write_image(figure: Any, path: Any, caller: str = "report") -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_image(charts.norms(X), f"{folder}/norms.html")
     """
-    target = Path(path)
-    check_image(target, caller)
+    target = check_image(path, caller, overwrite=overwrite)
     try:
-        if target.suffix == ".html":
-            figure.write_html(target, include_plotlyjs=True)
-        else:
-            figure.write_image(target)
-    except OSError as error:
-        raise InputError(
-            f"{caller}: {str(path)!r} could not be written ({reason(error)})."
-        ) from None
+        with explained(target, caller), whole(target, overwrite=overwrite) as part:
+            if target.suffix == ".html":
+                figure.write_html(part, include_plotlyjs=True)
+            else:
+                figure.write_image(part, format=target.suffix[1:])
+    except InputError:
+        raise
     except Exception as error:  # kaleido's own kinds, where no browser can be started
         if "chrom" not in f"{error}".lower():
             raise

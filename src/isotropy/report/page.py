@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, MissingExtraError, reason
+from isotropy.errors import InputError, MissingExtraError
 from isotropy.measure import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, gains
@@ -20,11 +20,13 @@ from isotropy.report.sections import (
     Section,
     evidence_section,
     layer_sections,
+    opened_layers,
     space_sections,
 )
 from isotropy.report.views import View, repaired
 from isotropy.sources import as_source
-from isotropy.writing import whole
+from isotropy.sources.guard import guard, output_path
+from isotropy.writing import explained, is_stream, shown, whole
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
     "mean_cosine": ("mean cosine", ".3f", "of two random rows; near 0 is good"),
@@ -43,6 +45,7 @@ def write(
     layers: Any = None,
     title: str = "",
     seed: int = 0,
+    overwrite: bool = False,
 ) -> None:
     """Write the page of a space to one HTML file, whole or not at all.
 
@@ -62,6 +65,8 @@ def write(
         Heading of the page; by default the name of the file.
     seed : int
         Of samples, pairs and clusters.
+    overwrite : bool
+        Replace a file that is there.
 
     Examples
     --------
@@ -73,21 +78,35 @@ def write(
     ...     print(open(f"{folder}/report.html").read(15))
     <!doctype html>
     """
-    target = Path(path)
-    if target.suffix not in (".html", ".htm") or not target.parent.is_dir() or target.is_dir():
-        raise InputError(
-            f"report: the page must be an .html file in a folder that is there, got {str(path)!r}."
-        )
+    target = check_page(path, X, repairs, evidence, layers, overwrite=overwrite)
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
     text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
-    try:
-        with whole(target) as part:
-            part.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(
-            f"report: {str(path)!r} could not be written: {reason(error)}. Nothing was changed."
-        ) from None
+    with explained(target, "report"), whole(target, overwrite=overwrite) as part:
+        part.write_text(text, encoding="utf-8", errors="replace")
+
+
+def check_page(
+    path: Any,
+    X: Any = None,
+    repairs: Sequence[Any] = (),
+    evidence: Sequence[Any] = (),
+    layers: Any = None,
+    *,
+    overwrite: bool = False,
+    name: str = "path",
+    **options: Any,
+) -> Path:
+    """The file of the page; raises where it cannot be written, or is one of those that are read."""
+    target = Path(output_path(path, name, "report"))
+    if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
+        raise InputError(f"report: {name} must be an .html file, got {shown(path)}.")
+    inputs = {"SOURCE" if name.startswith("--") else "X": X}
+    inputs |= {f"repair {i}": one for i, one in enumerate(repairs, 1)}
+    inputs |= {f"evidence {i}": one for i, one in enumerate(evidence, 1)}
+    inputs["layers"] = layers
+    guard({name: path}, inputs, overwrite=overwrite, caller="report", **options)
+    return target
 
 
 def page(
@@ -102,7 +121,7 @@ def page(
     """The HTML of the page; parameters as of `write`."""
     fitted = [_fitted(repair) for repair in repairs]
     known = [gains.opened(found) for found in evidence]
-    by_layer = [] if layers is None else _layers(layers)
+    by_layer = [] if layers is None else layer_sections(opened_layers(layers))
     views = _views(X, fitted, seed)
     sections = [*space_sections(views), *by_layer]
     if known:
@@ -169,18 +188,6 @@ def _fitted(repair: Any) -> Repair:
             f"report: repairs must be fitted repairs or their files, got {type(repair).__name__}."
         )
     return repair
-
-
-def _layers(layers: Any) -> list[Section]:
-    if isinstance(layers, (str, os.PathLike)):
-        try:
-            layers = json.loads(Path(layers).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            layers = None
-    try:
-        return layer_sections(layers)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise InputError("report: layers must be what `isotropy layers --json` printed.") from None
 
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.report import charts
+from isotropy.errors import InputError, one_line
+from isotropy.report import charts, inputs
 from isotropy.report.gains import Evidence, all_gains
 from isotropy.report.views import N_CLUSTERS, View
 
@@ -117,6 +118,31 @@ def space_sections(views: Sequence[View]) -> list[Section]:
         )
     )
     return sections
+
+
+GEOMETRY = inputs.nested(
+    {
+        "log_partition_isotropy": inputs.number,
+        "mean_cosine": inputs.number,
+        "isoscore": inputs.number,
+    }
+)
+MODEL = {
+    "model": inputs.text,
+    "first_token": inputs.optional(inputs.text),
+    "layers": inputs.objects({"layer": inputs.count, "tokens": GEOMETRY, "cls": GEOMETRY}, least=1),
+}
+
+
+def opened_layers(found: Any) -> Mapping[str, Any]:
+    """What `isotropy layers --json` printed, from a file or as it is."""
+    printed = "`isotropy layers --json`"
+    layers = inputs.read(found, "layers", printed)
+    try:
+        inputs.each(layers, {"models": inputs.objects(MODEL, least=1)})
+    except InputError as error:
+        raise InputError(f"report: layers must be what {printed} printed: {error}.") from None
+    return layers
 
 
 def layer_sections(found: Mapping[str, Any]) -> list[Section]:
@@ -248,7 +274,6 @@ def _layers(found: Mapping[str, Any], metric: str) -> str:
         known = [(value, i) for i, value in enumerate(values) if value is not None]
         if known:
             (low, at_low), (high, at_high) = min(known), max(known)
-            words.append(
-                f"{model['model']}: from {low:.2g} (layer {at_low}) to {high:.2g} (layer {at_high})"
-            )
+            name = one_line(model["model"], 100)
+            words.append(f"{name}: from {low:.2g} (layer {at_low}) to {high:.2g} (layer {at_high})")
     return "; ".join(words or ["It is not defined in any layer"]) + "."

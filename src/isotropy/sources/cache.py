@@ -42,7 +42,8 @@ class Cache:
         self.folder = Path(os.fspath(folder)) / key
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "identity.json").write_text(json.dumps(identity, indent=1))
+            with whole(self.folder / "identity.json") as part:
+                part.write_text(json.dumps(identity, indent=1))
         self._load()
 
     def _load(self) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.sources.keyed import KeyedVectors
-from isotropy.sources.loading import extra, loading, place
+from isotropy.sources.loading import extra, loading, place, static_folder
+from isotropy.sources.static import StaticModel
 
 CALLER = "embeddings"
 
@@ -103,7 +104,7 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     Parameters
     ----------
     name_or_path : str or path
-        Name on the model hub, a local folder, or a .gguf file.
+        Name on the model hub, a local folder, or a .gguf file; also of a static model.
     which : {"input", "output"}
         The matrix that tokens are looked up in, or the one that predicts them, which of many
         models is the same.
@@ -123,6 +124,12 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     checks.choice(which, "which", CALLER, ("input", "output"))
     torch, transformers = extra(CALLER)
     name = os.fspath(name_or_path)
+    folder = static_folder(name)
+    if folder is not None:
+        if which == "output":
+            raise _no_output(name)
+        static = StaticModel(name, folder, CALLER)
+        return Embeddings(static.vectors(), static.tokenizer)
     with loading(name, CALLER):
         where, options = place(name, CALLER)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)

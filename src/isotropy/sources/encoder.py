@@ -11,13 +11,15 @@ import numpy as np
 from isotropy import checks
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.sources.cache import Cache
+from isotropy.sources.loading import static_folder
 from isotropy.sources.models import Encoding, Model, Rows
 from isotropy.sources.pooling import OwnPooling
 from isotropy.sources.progress import Advance, bar, nobody
 from isotropy.sources.states import Layer, States, batched, layer_numbers
+from isotropy.sources.static import StaticModel, StaticPooling
 from isotropy.sources.text_source import TextSource
 from isotropy.sources.texts import Span, Text, open_texts, whole
-from isotropy.sources.tokens import Integers, Tokens, joined, labels, stacked
+from isotropy.sources.tokens import Integers, Stack, Tokens, joined, labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +45,8 @@ class Encoder:
     ----------
     name_or_path : str or path
         Any transformers or sentence-transformers model: its name on the hub, a local folder, or
-        a .gguf file. Of an encoder-decoder, the encoder.
+        a .gguf file. Of an encoder-decoder, the encoder. Or a static model, of model2vec or
+        sentence-transformers, whose one layer is its table of token vectors.
     layer : int, list of int, "all" or "first-last"
         Hidden layer: 0 is the embedding layer, -1 the last. "first-last" is the average of
         layer 1 and the last one. Several layers are for `encode`, `by_layer` and `batches` only.
@@ -107,8 +110,17 @@ class Encoder:
             )
 
     def _load(self) -> None:
+        self.model: Model | StaticModel
+        self.own: OwnPooling | StaticPooling | None = None
+        folder = static_folder(self.name)
+        if folder is not None:
+            self.model = StaticModel(self.name, folder)
+            if self.pool == "own":
+                self.own = StaticPooling(self.model)
+            return
         self.model = Model(self.name, self._device)
-        self.own = OwnPooling(self.name, self.model) if self.pool == "own" else None
+        if self.pool == "own":
+            self.own = OwnPooling(self.name, self.model)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("model", "own")}
@@ -261,16 +273,19 @@ class Encoder:
         self, texts: Any, progress: bool | None, finish: Callable[[Tokens], Tokens]
     ) -> list[Tokens]:
         opened = open_texts(texts)
-        found, n_cut = [], 0
+        stacks: list[Stack] = []
+        n_cut = 0
         with bar(opened.n_texts, progress) as advance:
             for block in opened.blocks():
                 layers, n = self.block(opened.read(block), finish, advance)
-                found.append(layers)
+                stacks = stacks or [Stack() for _ in layers]
+                for stack, layer in zip(stacks, layers, strict=True):
+                    stack.add(layer)
                 n_cut += n
         if n_cut:
             remark = cut_off(n_cut, opened.n_texts, self.max_length)
             warnings.warn(f"Encoder: {remark}.", IsotropyWarning, stacklevel=4)
-        return [stacked(layer) for layer in zip(*found, strict=True)]
+        return [stack.tokens() for stack in stacks]
 
     def _run(self, texts: Sequence[str]) -> Iterator[list[States]]:
         encodings = self.model.encodings(texts, self.max_length)

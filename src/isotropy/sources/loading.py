@@ -13,6 +13,8 @@ from typing import Any
 
 from isotropy.errors import InputError, IsotropyError, IsotropyWarning, MissingExtraError, reason
 
+STATIC_TABLE = "model.safetensors"
+
 
 def extra(caller: str) -> tuple[Any, Any]:
     """The torch and transformers modules, or the line that says how to get them."""
@@ -32,11 +34,64 @@ def is_sentence_transformer(name_or_path: Any) -> bool:
     return (Path(os.fspath(name_or_path)) / "modules.json").is_file()
 
 
+def static_folder(name_or_path: Any) -> Path | None:
+    """The folder with the table and the tokenizer of a static model; None where it is another.
+
+    That is a folder of model2vec, or the first module of a sentence-transformers model which is a
+    StaticEmbedding. Of a name on the hub, the files are fetched.
+    """
+    path = Path(os.fspath(name_or_path))
+    if not path.exists() and path.suffix != ".gguf":
+        path = _fetched(os.fspath(name_or_path)) or path
+    modules, config = _quietly(path / "modules.json"), _quietly(path / "config.json")
+    if isinstance(modules, list) and modules and _is_static_module(modules[0]):
+        folder = path / str(modules[0].get("path", ""))
+        return folder if folder.resolve().is_relative_to(path.resolve()) else None
+    if isinstance(config, dict) and config.get("model_type") == "model2vec":
+        return path
+    if modules is None and config is None and (path / "tokenizer.json").is_file():
+        return path if (path / STATIC_TABLE).is_file() else None
+    return None
+
+
+def _is_static_module(module: Any) -> bool:
+    return isinstance(module, dict) and str(module.get("type")).endswith(".StaticEmbedding")
+
+
+def _quietly(path: Path) -> Any:
+    """What a JSON file holds; None where there is none, or it is damaged."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _fetched(name: str) -> Path | None:
+    """The local copy of a static model on the hub; None where it is another, or out of reach."""
+    try:
+        from huggingface_hub import hf_hub_download, snapshot_download
+    except ImportError:  # which is said when the model is loaded
+        return None
+    for file in ("modules.json", "config.json"):
+        try:
+            found = _quietly(Path(hf_hub_download(name, file)))
+        except (OSError, ValueError):  # no such file or name, no access, offline
+            continue
+        first = found[0] if isinstance(found, list) and found else found
+        if _is_static_module(first) or (
+            isinstance(first, dict) and first.get("model_type") == "model2vec"
+        ):
+            return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    return None
+
+
 def pools_itself(name_or_path: Any) -> bool:
-    """Whether a folder, or a model on the hub, is one of sentence-transformers."""
+    """Whether a folder, or a model on the hub, says how it pools: one of sentence-transformers,
+    or a static one.
+    """
     path = Path(os.fspath(name_or_path))
     if path.exists():
-        return is_sentence_transformer(path)
+        return is_sentence_transformer(path) or static_folder(path) is not None
     try:
         from huggingface_hub import errors, hf_hub_download
     except ImportError:  # which is said when the model is loaded

@@ -14,6 +14,7 @@ from isotropy.sources import paths
 from isotropy.sources.arrays import ArraySource
 from isotropy.sources.base import Source
 from isotropy.sources.files import Column, File, FileSource, FormatError, explained, listed
+from isotropy.sources.loading import STATIC_TABLE, static_folder
 
 PACKAGE = "isotropy.sources"
 FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
@@ -54,7 +55,8 @@ def open_source(
     X : array, tensor, path, list of paths, or source
         A path may be a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv,
         .jsonl, word2vec's .txt, .vec and .bin, .fvecs), a folder or a glob of files of one kind,
-        a folder that Hugging Face's `save_to_disk` wrote, or a URL such as s3://bucket/x.npy.
+        a folder that Hugging Face's `save_to_disk` wrote, a URL such as s3://bucket/x.npy, or the
+        folder of a static model, of which the table of token vectors is read.
         Files are taken in sorted order.
     column : str or list of str, optional
         The array, tensor or column with the vectors, the pattern or the list of names of number
@@ -161,6 +163,8 @@ def _folder(path: str, caller: str) -> list[str]:
     if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
         with explained(caller, state, "data set"), paths.open_binary(state) as file:
             return [paths.join(path, x["filename"]) for x in json.load(file)["_data_files"]]
+    if not paths.is_remote(path) and (static := static_folder(path)) is not None:
+        return [str(static / STATIC_TABLE)]
     found = paths.matches(paths.join(paths.literal(path), "*"))
     found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
     if not found:

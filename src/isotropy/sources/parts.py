@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
-import uuid
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from isotropy.checks import Array
-from isotropy.errors import InputError, reason
-from isotropy.sources import paths
+from isotropy.errors import InputError
 from isotropy.sources.base import Source
-from isotropy.sources.sinks import Sink, sync_folder
+from isotropy.sources.guard import guard, output_path
+from isotropy.sources.sinks import Sink
+from isotropy.writing import NewFolder, explained, shown, status
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,9 +27,11 @@ class PartsSink:
     Parameters
     ----------
     path : path
-        Of the folder; what is there already must be such a folder, and is replaced at the end.
-    n_features, dtype, like, caller
+        Of the folder.
+    n_features, dtype, like, caller, name
         As for `open_sink`.
+    overwrite : bool
+        Replace a folder that is there, which must hold such parts and nothing else.
     """
 
     def __init__(
@@ -41,21 +41,23 @@ class PartsSink:
         dtype: str | None = None,
         like: Source | None = None,
         caller: str = "isotropy",
+        *,
+        overwrite: bool = False,
+        name: str = "out",
     ) -> None:
-        self.path = paths.normal(path)
-        self.temporary = self.path + ".part"
+        self.path = output_path(path, name, caller)
+        if status(self.path) is not None and not os.path.isdir(self.path):
+            raise InputError(
+                f"{caller}: {name} without a suffix must be a folder, got the file "
+                f"{shown(self.path)}. Choose another name."
+            )
+        guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
+        self.folder = NewFolder(self.path, overwrite)
         self.n_features = n_features
         self.dtype = dtype or str(getattr(like, "dtype", "float32"))
         self.column: str | None = getattr(like, "column", None)
         self.caller = caller
         self.n_written = 0
-        if paths.is_remote(self.path) or not os.path.isdir(os.path.dirname(self.path)):
-            raise InputError(f"{caller}: {self.path!r} must be in an existing local folder.")
-        if not self._replaceable(self.path):
-            raise InputError(
-                f"{caller}: {self.path!r} is there and holds other things than parts. Choose a "
-                "new folder."
-            )
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows as a part of their own."""
@@ -67,29 +69,25 @@ class PartsSink:
         """The sink of one part, whose rows follow those of the part before."""
         from isotropy.sources.columnar import ParquetSink
 
-        path = os.path.join(self.temporary, f"part-{number:05d}.parquet")
-        return ParquetSink(
-            path,
+        sink = ParquetSink(
+            os.path.join(self.folder.part, f"part-{number:05d}.parquet"),
             self.n_features,
             self.dtype,
             column=self.column,
             caller=self.caller,
-            part=f"{path}.{uuid.uuid4().hex}.part",  # two workers may be at the same part
+            overwrite=True,  # two workers may be at the same part
             may_be_empty=True,
         )
+        sink.told = self.path
+        return sink
 
     def __enter__(self) -> Self:
-        if not self._replaceable(self.temporary):
-            raise InputError(
-                f"{self.caller}: {self.temporary!r} is there and not of an earlier run. Move it."
-            )
-        shutil.rmtree(self.temporary, ignore_errors=True)
         try:
-            os.mkdir(self.temporary)
-        except OSError as error:
-            raise InputError(
-                f"{self.caller}: {self.path!r} could not be written: {reason(error)}."
-            ) from None
+            with explained(self.path, self.caller):
+                self.folder.begin()
+        except BaseException:
+            self.folder.discard()
+            raise
         return self
 
     def __exit__(
@@ -100,33 +98,12 @@ class PartsSink:
     ) -> None:
         try:
             if kind is None:
-                self._rename()
+                self._finish()
         finally:
-            shutil.rmtree(self.temporary, ignore_errors=True)
+            self.folder.discard()
 
-    def _rename(self) -> None:
-        for leftover in glob.glob(os.path.join(glob.escape(self.temporary), "*.part")):
-            os.unlink(leftover)
-        if not os.listdir(self.temporary):
-            raise InputError(f"{self.caller}: there are no rows to write to {self.path!r}.")
-        sync_folder(self.temporary)
-        old = f"{self.path}.old.{uuid.uuid4().hex}.part"
-        if os.path.isdir(self.path):
-            os.rename(self.path, old)
-        try:
-            os.rename(self.temporary, self.path)
-        except BaseException:
-            if os.path.isdir(old):
-                os.rename(old, self.path)
-            raise
-        sync_folder(os.path.dirname(self.path))
-        shutil.rmtree(old, ignore_errors=True)
-
-    @staticmethod
-    def _replaceable(path: str) -> bool:
-        """Whether nothing is there, or nothing but parts, whole or begun."""
-        if not os.path.lexists(path):
-            return True
-        if not os.path.isdir(path):
-            return False
-        return all(name.startswith("part-") and ".parquet" in name for name in os.listdir(path))
+    def _finish(self) -> None:
+        if all(name.startswith(".") for name in os.listdir(self.folder.part)):
+            raise InputError(f"{self.caller}: there are no rows to write to {shown(self.path)}.")
+        with explained(self.path, self.caller):
+            self.folder.finish()

@@ -14,7 +14,7 @@ from isotropy.errors import InputError, MissingExtraError
 def normal(path: str | os.PathLike[str]) -> str:
     """An absolute local path, or a URL of another scheme than file://."""
     text = os.fspath(path)
-    if text.startswith("file://"):
+    if text.startswith("file:/"):  # with one slash too, as pathlib has it
         text = urllib.parse.unquote(urllib.parse.urlparse(text).path)
     return text if is_remote(text) else os.path.abspath(os.path.expanduser(text))
 

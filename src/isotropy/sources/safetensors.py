@@ -97,7 +97,7 @@ class SafetensorsSink(Sink):
 
     holds_bfloat16 = True
     HEADER = 192
-    CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}  # noqa: RUF012
+    CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 
     def _begin(self) -> None:
         self.file.write(b" " * (8 + self.HEADER))

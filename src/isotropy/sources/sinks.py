@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import os
-from collections.abc import Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -16,10 +14,11 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources import paths
 from isotropy.sources.base import Source
 from isotropy.sources.files import wide
 from isotropy.sources.flat import narrowed
+from isotropy.sources.guard import guard, output_path
+from isotropy.writing import NewFile, explained, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +36,7 @@ SINKS = {  # suffix: (module, class)
 class Sink:
     """A file of rows that takes its name only when it is whole.
 
-    Until then the rows are in `<name>.part` beside it; any exception removes that and leaves
-    what had the name before. Use `open_sink` to get the sink of a path.
+    Any exception before that leaves what had the name. Use `open_sink` to get the sink of a path.
     """
 
     holds_bfloat16 = False
@@ -52,11 +50,11 @@ class Sink:
         column: str | None = None,
         n_rows: int | None = None,
         caller: str = "isotropy",
-        part: str | None = None,
+        overwrite: bool = False,
         may_be_empty: bool = False,
     ) -> None:
-        self.path = path
-        self.part = part or path + ".part"
+        self.path = self.told = path
+        self.overwrite = overwrite
         self.may_be_empty = may_be_empty
         self.n_features = n_features
         self.dtype = self._storable(dtype)
@@ -76,10 +74,10 @@ class Sink:
         self.n_rows += len(rows)
 
     def __enter__(self) -> Self:
-        with self._explained():
-            self.file: IO[bytes] = open(self.part, "wb")
+        self.new = NewFile(self.path, self.overwrite)
         try:
             with self._explained():
+                self.file: IO[bytes] = open(self.new.begin(), "wb")
                 self._begin()
         except BaseException:
             self._discard()
@@ -97,17 +95,15 @@ class Sink:
             return
         try:
             if not self.n_rows:
-                raise InputError(f"{self.caller}: there are no rows to write to {self.path!r}.")
+                raise InputError(
+                    f"{self.caller}: there are no rows to write to {shown(self.told)}."
+                )
             with self._explained():
                 self._finish()
-                self.file.flush()
-                os.fsync(self.file.fileno())
                 self.file.close()
-                os.replace(self.part, self.path)
-                sync_folder(os.path.dirname(self.path))
-        except BaseException:
+                self.new.finish()
+        finally:
             self._discard()
-            raise
 
     def _begin(self) -> None:
         """Write what comes before the rows."""
@@ -124,10 +120,10 @@ class Sink:
     def _discard(self) -> None:
         with contextlib.suppress(Exception):
             self._abandon()
-        with contextlib.suppress(OSError):
-            self.file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self.part)
+        if hasattr(self, "file"):
+            with contextlib.suppress(OSError):
+                self.file.close()
+        self.new.discard()
 
     def _storable(self, dtype: str) -> str:
         """The dtype that the file gets: floats stay, integers become what they computed as."""
@@ -149,18 +145,8 @@ class Sink:
             )
         return cast
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else error.strerror or str(error)
-            fix = "Free some room" if full else "Check the folder"
-            raise InputError(
-                f"{self.caller}: {self.path!r} could not be written after {self.n_rows} rows: "
-                f"{reason}. {fix}, or write elsewhere; nothing was changed."
-            ) from None
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return explained(self.told, self.caller, f" after {self.n_rows} rows")
 
 
 def open_sink(
@@ -169,6 +155,9 @@ def open_sink(
     dtype: str | None = None,
     like: Source | None = None,
     caller: str = "isotropy",
+    *,
+    overwrite: bool = False,
+    name: str = "out",
 ) -> Sink:
     """The sink of a path: a context manager with `write(rows, carried=None)`, in order.
 
@@ -185,19 +174,22 @@ def open_sink(
         Where the rows come from: the name of its column is kept in Parquet.
     caller : str
         Name that error messages begin with.
+    overwrite : bool
+        Replace a file that is there.
+    name : str
+        What messages call the path.
     """
-    target = paths.normal(path)
+    target = output_path(path, name, caller)
     suffix = os.path.splitext(target)[1].lower()
-    if paths.is_remote(target):
-        raise InputError(f"{caller}: {target!r} must be a local file. Write here, then copy it.")
     if suffix not in SINKS:
         raise InputError(
-            f"{caller}: {target!r} must end in one of {', '.join(SINKS)}, got {suffix!r}."
+            f"{caller}: {name} must end in one of {', '.join(SINKS)}, got {shown(target)}."
         )
-    if not os.path.isdir(os.path.dirname(target)) or os.path.isdir(target):
-        raise InputError(f"{caller}: {target!r} must be a file in an existing folder.")
-    module, name = SINKS[suffix]
-    kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), name)
+    if os.path.isdir(target):
+        raise InputError(f"{caller}: {name} must be a file, got the folder {shown(target)}.")
+    guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
+    module, kind_name = SINKS[suffix]
+    kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
     return kind(
         target,
         n_features,
@@ -205,14 +197,5 @@ def open_sink(
         column=getattr(like, "column", None),
         n_rows=None if like is None else like.n_samples,
         caller=caller,
+        overwrite=overwrite,
     )
-
-
-def sync_folder(path: str) -> None:
-    """Make renames in a folder last, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Integers = NDArray[np.int64]
+
+BLOCK_ELEMENTS = 1 << 21  # of token rows that are worked on at a time: 8 MB of float32
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,14 @@ class Tokens:
     def means(self, rows: Rows | None = None) -> Rows:
         """The mean row of each text, of these rows or of others in their places."""
         rows = self.rows if rows is None else rows
-        sums = np.add.reduceat(rows, self.starts[:-1], axis=0, dtype=np.float64)
-        return (sums / np.diff(self.starts)[:, None]).astype(np.float32)
+        lengths = np.diff(self.starts)
+        found = np.empty((self.n_texts, rows.shape[1]), dtype=np.float32)
+        for texts in bounded(lengths, rows.shape[1]):  # sums in float64 take a copy of the rows
+            first, last = self.starts[texts.start], self.starts[texts.stop]
+            places = self.starts[texts] - first
+            sums = np.add.reduceat(rows[first:last], places, axis=0, dtype=np.float64)
+            found[texts] = sums / lengths[texts, None]
+        return found
 
     def split(self) -> list[Rows]:
         """The rows of each text."""
@@ -60,11 +68,43 @@ def joined(rows: Sequence[Rows]) -> Tokens:
     return Tokens(np.concatenate(rows), starts.astype(np.int64))
 
 
-def stacked(parts: Sequence[Tokens]) -> Tokens:
-    """The rows of all texts of several parts."""
-    lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    rows = np.concatenate([part.rows for part in parts])
-    return Tokens(rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+class Stack:
+    """Rows of texts that come part by part, of which there is one copy at a time."""
+
+    def __init__(self) -> None:
+        self._rows: Rows | None = None
+        self._lengths: list[Integers] = []
+        self._n_rows = 0
+
+    def add(self, part: Tokens) -> None:
+        """The rows of more texts."""
+        n_rows = self._n_rows + len(part.rows)
+        if self._rows is None:
+            self._rows = np.array(part.rows)
+        elif n_rows > len(self._rows):  # grows in place, a little ahead of what is needed
+            self._rows.resize((n_rows + n_rows // 8, self._rows.shape[1]), refcheck=False)
+        self._rows[self._n_rows : n_rows] = part.rows
+        self._lengths.append(np.diff(part.starts))
+        self._n_rows = n_rows
+
+    def tokens(self) -> Tokens:
+        """The rows of all texts."""
+        assert self._rows is not None
+        self._rows.resize((self._n_rows, self._rows.shape[1]), refcheck=False)
+        lengths = np.concatenate(self._lengths)
+        return Tokens(self._rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def bounded(lengths: Integers, n_features: int) -> Iterator[slice]:
+    """Consecutive texts of these lengths, as many at a time as have rows of bounded size."""
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(lengths):
+        done = ends[start] - lengths[start]
+        most = done + max(1, BLOCK_ELEMENTS // n_features)
+        stop = max(start + 1, int(np.searchsorted(ends, most, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 def labels(

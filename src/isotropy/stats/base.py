@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks, linalg
+from isotropy import checks, fields, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 
 USUAL_WEIGHTS = 30  # rows are summed with weights between 2^-30 and 2^30 as they are
 
@@ -23,8 +24,9 @@ class Statistic(ABC):
     `from_state` brings the statistic back from them.
     """
 
-    fields: ClassVar[tuple[str, ...]]
-    """Attributes that make up the state; an attribute that is None is left out of it."""
+    fields: ClassVar[dict[str, Field]]
+    """Attributes that make up the state, and what each must be when it is read again; one that is
+    None is left out of it."""
 
     weighted: ClassVar[tuple[str, ...]] = ()
     """Attributes that are sums of weights times something."""
@@ -110,14 +112,36 @@ class Statistic(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
-        """The statistic whose `state()` this is."""
-        self = cls.__new__(cls)
-        for name in cls.fields:
-            value = state.get(name)
-            if value is not None:
-                value = np.array(value) if value.ndim else value.item()
-            setattr(self, name, value)
+        """The statistic whose `state()` this is.
+
+        Raises
+        ------
+        InputError
+            Where it is no such state: an array is missing, of another dtype or shape, not finite,
+            or does not agree with the others.
+        """
+        try:
+            fields.check(state, cls.fields)
+            self = cls.__new__(cls)
+            for name in cls.fields:
+                value = state.get(name)
+                if value is not None:
+                    value = np.array(value) if value.ndim else value.item()
+                setattr(self, name, value)
+            self._check_state()
+        except InputError as error:
+            raise InputError(f"{cls.__name__}: {error}") from None
         return self
+
+    def _check_state(self) -> None:  # noqa: B027
+        """Raise where parts of a state that was read do not agree."""
+
+    def _expect_together(self, *names: str) -> bool:
+        """Whether there are these parts of a state, which are there together or not at all."""
+        there = [name for name in names if getattr(self, name) is not None]
+        if there and len(there) < len(names):
+            raise InputError(f"there must be {', '.join(names)} together, got {', '.join(there)}")
+        return bool(there)
 
     @abstractmethod
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:

@@ -8,9 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import linalg
+from isotropy import fields, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import Moments
@@ -49,7 +50,12 @@ class ClusterSums(_PerCluster):
     (array([1., 2.]), array([ 1., 10.]), 3.0)
     """
 
-    fields = ("centroids", "weight", "total", "inertia")
+    fields = {
+        "centroids": Field("n_clusters, n_features"),
+        "weight": Field("n_clusters", low=0),
+        "total": Field("n_clusters, n_features"),
+        "inertia": Field(low=0),
+    }
     weighted = ("weight", "total", "inertia")
 
     def __init__(self, centroids: Array) -> None:
@@ -121,6 +127,11 @@ class ClusterMoments(_PerCluster):
         super().__init__(centroids)
         self.clusters = [Moments(origin) for origin in self.centroids]
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of all clusters."""
+        return sum(cluster.n_rows for cluster in self.clusters)
+
     def __copy__(self) -> Self:
         other = type(self)(self.centroids)
         other.clusters = [copy.copy(cluster) for cluster in self.clusters]
@@ -139,13 +150,20 @@ class ClusterMoments(_PerCluster):
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
+        centroids = np.asarray(state.get("centroids", 0))
+        n_clusters = len(centroids) if centroids.ndim == 2 else 0
+        moments = {f"{i}.{k}": v for i in range(n_clusters) for k, v in Moments.fields.items()}
+        try:
+            fields.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
+        except InputError as error:
+            raise InputError(f"{cls.__name__}: {error}") from None
         self = cls(state["centroids"])
-        parts: list[dict[str, NDArray[Any]]] = [{} for _ in self.clusters]
-        for key, value in state.items():
-            if key != "centroids":
-                number, _, name = key.partition(".")
-                parts[int(number)][name] = value
-        self.clusters = [Moments.from_state(part) for part in parts]
+        self.clusters = [
+            Moments.from_state(
+                {k: state[f"{i}.{k}"] for k in Moments.fields if f"{i}.{k}" in state}
+            )
+            for i in range(n_clusters)
+        ]
         return self
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
 
@@ -38,7 +40,14 @@ class Directions(Statistic):
     (array([0.6, 1.8]), 1, 7.0)
     """
 
-    fields = ("totals", "exponent", "extremes", "unit_sum", "unit_square_sum", "resolution")
+    fields = {
+        "totals": Field("5", low=0),
+        "exponent": Field(kind="int", low=-2200, high=2200, optional=True),
+        "extremes": Field("2", infinite=True),
+        "unit_sum": Field("n_features", optional=True),
+        "unit_square_sum": Field("n_features", optional=True, low=0),
+        "resolution": Field(low=0, high=1, optional=True),
+    }
     weighted = ("totals", "unit_sum", "unit_square_sum")  # see _multiply
 
     def __init__(self) -> None:
@@ -55,8 +64,7 @@ class Directions(Statistic):
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
         self = super().from_state(state)
-        if self.exponent is None:  # of an earlier version
-            self.exponent, self.resolution = 0, 0.0
+        self.resolution = self.resolution or 0.0  # earlier versions have none
         return self
 
     @property
@@ -109,6 +117,19 @@ class Directions(Statistic):
     def scaled_mean_norm(self) -> float:
         """The mean norm over 2^exponent."""
         return float(self.totals[3]) / (self.weight + self.zero_weight)
+
+    def _check_state(self) -> None:
+        self.exponent = self.exponent or 0  # earlier versions have none
+        seen = self._expect_together("unit_sum", "unit_square_sum")
+        low, high = self.norm_min, self.norm_max
+        if seen != (self.weight + self.zero_weight > 0):
+            raise InputError("totals and sums must be of the same rows, got others")
+        if not (0 <= low <= high < np.inf if seen else (low, high) == (np.inf, -np.inf)):
+            raise InputError(f"extremes must be norms of the rows, got {low:g} and {high:g}")
+        with np.errstate(over="ignore"):
+            length = np.linalg.norm(np.asarray(self.unit_sum)) if seen else 0.0
+        if length > self.weight * (1 + HALF_THE_DIGITS):
+            raise InputError("unit_sum must be a sum of unit rows, got a longer one")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         xp = linalg.namespace(X)

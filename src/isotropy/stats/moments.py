@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
+from isotropy.errors import InputError
+from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
@@ -57,11 +59,20 @@ class Moments(Statistic):
     """
 
     needs_rows = True
-    fields = (
-        "origin", "exponent", "n_rows", "weight", "total", "within", "third", "fourth",
-        "resolution",
-    )  # fmt: skip
+    fields = {
+        "origin": Field("n_features", optional=True),
+        "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
+        "n_rows": Field(kind="int", low=0),
+        "weight": Field(low=0),
+        "total": Field("n_features", optional=True),
+        "within": Field("n_features, n_features", optional=True),
+        "products": Field("n_features, n_features", optional=True),  # of earlier versions
+        "third": Field("n_features", optional=True, infinite=True),
+        "fourth": Field(infinite=True),
+        "resolution": Field(low=0, high=1),
+    }
     weighted = ("weight", "total", "within", "third", "fourth")
+    products: Array | None = None
 
     def __init__(self, origin: Array | None = None) -> None:
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
@@ -88,11 +99,10 @@ class Moments(Statistic):
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
         self = super().from_state(state)
-        if self.exponent is None:  # of an earlier version, whose sums are about the origin
-            self.exponent = 0
-            if self.total is not None:
-                sums = (self.total, state["products"], self.third, self.fourth)
-                RawSums(self.origin, 0, self.weight, *sums).fill(self)
+        if self.products is not None:  # of an earlier version, whose sums are about the origin
+            sums = (self.total, self.products, self.third, self.fourth)
+            RawSums(self._origin, 0, self.weight, *sums).fill(self)
+            self.products = None
         return self
 
     @property
@@ -192,6 +202,30 @@ class Moments(Statistic):
         kind = linalg.namespace(X).float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
         self.n_rows += int(X.shape[0])
+
+    def _check_state(self) -> None:
+        self.exponent = self.exponent or 0
+        name = "within" if self.products is None else "products"
+        seen = self._expect_together("total", name, "third")
+        if seen != (self.n_rows > 0) or seen != (self.weight > 0):
+            raise InputError(
+                "n_rows, weight and sums must be of the same rows, got "
+                f"n_rows {self.n_rows}, weight {self.weight:g} and {'' if seen else 'no '}sums"
+            )
+        if not seen:
+            return
+        if self.origin is None:
+            raise InputError("there must be origin, which is missing")
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, products = self.mean, np.asarray(getattr(self, name))
+            size = np.abs(products).max() + self.weight * np.square(np.abs(mean)).max()
+            rounding = HALF_THE_DIGITS * size
+        if not np.isfinite(mean).all():
+            raise InputError(f"weight must be large enough for a mean, got {self.weight:g}")
+        if not (np.abs(products - products.T) <= rounding).all():
+            raise InputError(f"{name} must be symmetric, got others")
+        if not (np.diag(products) >= -rounding).all():
+            raise InputError(f"{name} must have no negative diagonal, got one")
 
     def _join(self, sums: RawSums) -> None:
         """Add the rows of some blocks; those that follow are summed about the same origin."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
@@ -44,9 +45,15 @@ class LogPartition(Statistic):
     (array([1.00069315e+03, 6.93147181e-01]), array([-9.99306853e+02, 6.93147181e-01]))
     """
 
-    fields = (
-        "basis", "center", "largest_norm", "weight", "log_plus", "log_minus", "resolution",
-    )  # fmt: skip
+    fields = {
+        "basis": Field("n_features, n_directions"),
+        "center": Field("n_features", optional=True),
+        "largest_norm": Field(optional=True, low=0),
+        "weight": Field(low=0),
+        "log_plus": Field("n_directions", infinite=True),
+        "log_minus": Field("n_directions", infinite=True),
+        "resolution": Field(low=0, high=1, optional=True),
+    }
     weighted = ("weight", "log_plus", "log_minus")  # see _multiply
 
     def __init__(
@@ -68,6 +75,13 @@ class LogPartition(Statistic):
     @property
     def n_features(self) -> int | None:
         return int(self.basis.shape[0])
+
+    def _check_state(self) -> None:
+        self.resolution = self.resolution or 0.0
+        for name in ("log_plus", "log_minus"):
+            logs = getattr(self, name)
+            if not (np.isfinite(logs) if self.weight > 0 else logs == -np.inf).all():
+                raise InputError(f"weight and {name} must be of the same rows, got others")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         xp, room = linalg.namespace(X), None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
@@ -43,7 +44,15 @@ class Projections(Statistic):
     (array([[2.e-18]]), array([[-1.e-09, 0.e+00]]), 25.0)
     """
 
-    fields = ("basis", "center", "exponent", "weight", "products", "cross", "rest")
+    fields = {
+        "basis": Field("n_features, n_directions"),
+        "center": Field("n_features", optional=True),
+        "exponent": Field(kind="int", low=-1200, high=1200),
+        "weight": Field(low=0),
+        "products": Field("n_directions, n_directions"),
+        "cross": Field("n_directions, n_features"),
+        "rest": Field(low=0),
+    }
     weighted = ("weight", "products", "cross", "rest")
 
     def __init__(self, basis: Array, center: Array | None = None, exponent: int = 0) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
+from isotropy.fields import Field
 from isotropy.stats.base import Statistic
 
 
@@ -38,7 +39,15 @@ class Sample(Statistic):
     """
 
     numbers_rows = True
-    fields = ("size", "seed", "n_rows", "keys", "numbers", "weights", "rows")
+    fields = {
+        "size": Field(kind="int", low=1),
+        "seed": Field(kind="seed", low=0),
+        "n_rows": Field(kind="int", low=0),
+        "keys": Field("n_kept", kind="int", optional=True, ascending=True),
+        "numbers": Field("n_kept", kind="int", optional=True, low=0),
+        "weights": Field("n_kept", optional=True, low=0, above=True),
+        "rows": Field("n_kept, n_features", kind="rows", optional=True),
+    }
 
     def __init__(self, size: int = 5000, seed: int = 0) -> None:
         self.size = checks.integer(size, "size", "Sample", 1)
@@ -69,6 +78,19 @@ class Sample(Statistic):
             part = getattr(self, name)
             setattr(found, name, None if part is None else part[: found.size].copy())
         return found
+
+    def _check_state(self) -> None:
+        seen = self._expect_together("keys", "numbers", "weights", "rows")
+        n_kept = len(self.keys) if seen else 0  # type: ignore[arg-type]
+        if n_kept != min(self.n_rows, self.size):
+            raise InputError(
+                f"{n_kept} rows must be all that were seen or size, got n_rows {self.n_rows} and "
+                f"size {self.size}"
+            )
+        if seen and not np.array_equal(
+            hashed(np.asarray(self.numbers), self.seed), np.asarray(self.keys)
+        ):
+            raise InputError("keys must be those of the numbers, got others")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         rows = linalg.namespace(X).arange(X.shape[0], device=array_api_compat.device(X))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 import os
+import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
@@ -17,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from isotropy import checks, linalg
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
-from isotropy.sources.texts import Span, Text, distinct
+from isotropy.sources.texts import Span, Text, distinct, whole
 from isotropy.tasks.outcomes import Outcome
 from isotropy.tasks.reading import PARTS, UNDIVIDED
 
@@ -49,6 +52,9 @@ class Task(ABC):
         The numbers of each item's texts.
     parts : dict of arrays
         Item numbers of each part; {"all": ...} where the task is not divided.
+    identities : array of shape (len(texts),)
+        Texts with the same number are the same text: they differ in nothing but case, spaces,
+        punctuation or how characters are encoded (see `identity`), or are spans of one sentence.
     groups : array of shape (n_items,)
         Items with the same number share a sentence, directly or through other items.
     background : array
@@ -105,6 +111,7 @@ class Task(ABC):
             for part in (*PARTS, UNDIVIDED)
             if part in self.part
         }
+        self.identities = _numbers(map(identity, self.texts))
         self.groups = self._groups()
 
     @classmethod
@@ -160,12 +167,21 @@ class Task(ABC):
         new._arrange([tuple(self.texts[i] for i in item) for item in self.members[items]])
         return new
 
+    def joined(self, vectors: NDArray[Any]) -> Self:
+        """The same task, in which texts with equal vectors are the same text too.
+
+        Rows that are repeated under other names are repeats whatever they are called.
+        """
+        hashed = (hashlib.blake2b(row + 0.0, digest_size=16) for row in vectors)  # -0.0 is 0.0
+        of_row = len(vectors) + _numbers(row.digest() for row in hashed)
+        new = copy.copy(self)
+        new.identities = components(np.stack([self.identities, of_row], axis=1))
+        new.groups = new._groups()
+        return new
+
     def _groups(self) -> Integers:
         """Number of the connected component of each item, where items that share a text touch."""
-        sentences = [text.text if isinstance(text, Span) else text for text in self.texts]
-        _, numbers = distinct(sentences)
-        of_text = np.array([numbers[sentence] for sentence in sentences])
-        return components(of_text[self.members])
+        return components(self.identities[self.members])
 
     def _rows(self, X: NDArray[Any], numbers: Integers) -> Floats:
         """These rows in float64."""
@@ -230,6 +246,46 @@ def components(members: Integers) -> Integers:
     graph = coo_array((np.ones(members.size), ends), shape=(n_nodes, n_nodes))
     _, labels = connected_components(graph, directed=False)
     return labels[:n_items].astype(np.int64)
+
+
+def identity(text: Text) -> str:
+    """What texts have in common that are the same but for how they are written.
+
+    Case, spaces, punctuation, invisible characters and the encoding of characters (NFKC) do not
+    count; of a span, its sentence. Numbers stay apart: "1.5" is "1,5" and not "15". Texts of
+    nothing but punctuation keep it.
+
+    Examples
+    --------
+    >>> identity("It is n't 1.5 , no!") == identity("IT ISN\u2019T  1,5... no")
+    True
+    """
+    written = unicodedata.normalize("NFKC", whole(text)).casefold()
+    written = unicodedata.normalize("NFKC", written)
+    spaced = " ".join(written.translate(_SPACED).split())
+    return re.sub(r" (?!\d)|(?<!\d) ", "", spaced) or "".join(written.split())
+
+
+class _Spaced(dict[int, str | None]):
+    """For str.translate: nothing for an invisible character, a space for punctuation."""
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        kind = unicodedata.category(character)
+        if kind == "Cf" or unicodedata.name(character, "").startswith("VARIATION SELECTOR"):
+            self[code] = None
+        else:
+            self[code] = " " if kind[0] in "CPZ" else character
+        return self[code]
+
+
+_SPACED = _Spaced()
+
+
+def _numbers(names: Iterable[Any]) -> Integers:
+    """The number of each name, counted in the order of first appearance."""
+    found: dict[Any, int] = {}
+    return np.array([found.setdefault(name, len(found)) for name in names], dtype=np.int64)
 
 
 def open_task(kind: str, source: str | os.PathLike[str], **options: Any) -> Task:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError
@@ -23,6 +22,7 @@ from isotropy.tasks import reading
 from isotropy.tasks.base import Integers, Task
 from isotropy.tasks.labels import classes, positive_class
 from isotropy.tasks.outcomes import Decisions, Mean, Outcome
+from isotropy.threads import one_blas_thread
 
 METRICS = ("accuracy", "matthews", "f1", "macro-f1")
 USUAL = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
@@ -50,7 +50,7 @@ class Logistic:
     def predict(self, features: Floats, labels: Integers, asked: Floats) -> Integers:
         model = LogisticRegression(C=self.C, tol=1e-5, max_iter=2000)
         length = np.sqrt(features.shape[1])
-        with threadpool_limits(1):  # the products are too small to be worth more threads
+        with one_blas_thread():  # the products are too small to be worth more threads
             return np.asarray(model.fit(features / length, labels).predict(asked / length))
 
 
@@ -78,7 +78,7 @@ class MLP:
             batch_size=min(self.batch_size, len(features)),
             random_state=self.seed,
         )
-        with warnings.catch_warnings(), threadpool_limits(1):
+        with warnings.catch_warnings(), one_blas_thread():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is given
             return np.asarray(model.fit(features, labels).predict(asked))
 

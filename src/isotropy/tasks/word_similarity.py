@@ -112,7 +112,9 @@ class WordSimilarity(STS):
         return self._correlation(self._similarities(X, items, self.similarity), items)
 
     def _groups(self) -> Integers:
-        _, numbers = np.unique(np.sort(self.members, axis=1), axis=0, return_inverse=True)
+        _, numbers = np.unique(
+            np.sort(self.identities[self.members], axis=1), axis=0, return_inverse=True
+        )
         return components(numbers.reshape(-1, 1))
 
     def _counts(self) -> dict[str, int]:

@@ -19,12 +19,13 @@ from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError, reason
+from isotropy.sources.guard import guard
 from isotropy.train.job import Job
 from isotropy.train.methods import Method, method_of, spec_of
 from isotropy.train.run import run
 from isotropy.train.settings import settings_for
 from isotropy.train.task_data import CALLER, task_spec
-from isotropy.writing import whole
+from isotropy.writing import explained, shown, whole
 
 Record = dict[str, Any]
 Tell = Callable[[Record], None]
@@ -40,7 +41,8 @@ class Trial:
     tasks, models, methods : sequences of str
         Methods as `method_of` takes them.
     out : path
-        Folder of the records, one JSON file a run. What is there is not run again.
+        Folder of the records, one JSON file a run. What is there is not run again, unless with
+        `overwrite`.
     n_seeds : int
         Seeds from 0 on; the first of all runs comes before the second of any.
     search : bool
@@ -56,6 +58,8 @@ class Trial:
         Runs at a time, each in a process of its own.
     settings : mapping
         Of `settings_for`; where nothing is set, what the papers state.
+    overwrite : bool
+        Run again what has a record, and replace that.
     """
 
     tasks: Sequence[str]
@@ -69,8 +73,13 @@ class Trial:
     device: str | None = None
     jobs: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
+        inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
+        guard({}, inputs, kept={"--out": self.out}, caller=CALLER)
+        if os.path.exists(self.out) and not os.path.isdir(self.out):
+            raise InputError(f"{CALLER}: --out must be a folder, got the file {shown(self.out)}.")
         checks.integer(self.n_seeds, "seeds", CALLER, 1)
         checks.integer(self.jobs, "jobs", CALLER, 1)
         names = [Path(model).name for model in self.models]
@@ -89,7 +98,8 @@ class Trial:
         """The records of all runs, those that were missing run now; tell hears of each of these."""
         chosen: dict[tuple[str, str, str], str] = {}
         if self.search:
-            self._expect_searched()
+            if not self.overwrite:
+                self._expect_searched()
             self._complete(self._searches(), tell)
             chosen = self._chosen()
         jobs = self._jobs(chosen)
@@ -105,8 +115,9 @@ class Trial:
 
     def _complete(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Run those jobs that have no record yet, and keep theirs."""
-        missing = [job for job in jobs if self._kept(job) is None]
-        Path(self.out).mkdir(parents=True, exist_ok=True)
+        missing = [job for job in jobs if self._to_do(job)]
+        with explained(self.out, CALLER):
+            Path(self.out).mkdir(parents=True, exist_ok=True)
         failed = []
         for job, found in _results(missing, min(self.jobs, len(missing))):
             if isinstance(found, Exception):
@@ -119,6 +130,14 @@ class Trial:
                 f"{CALLER}: {len(failed)} of {len(missing)} runs failed, and the others are kept; "
                 f"the first was {failed[0]}"
             )
+
+    def _to_do(self, job: Job) -> bool:
+        """Whether a job has no record; with `overwrite`, one that is there is replaced."""
+        if not self.overwrite:
+            return self._kept(job) is None
+        if self._path(job).is_file():
+            read(self._path(job))  # raises where the file is not ours
+        return True
 
     def _grid(self) -> list[tuple[str, str, str]]:
         return [(m, t, method) for m in self.models for t in self.tasks for method in self.methods]
@@ -176,13 +195,13 @@ class Trial:
             if record.get(name) != wanted:
                 raise InputError(
                     f"{CALLER}: {str(path)!r} is of a run with {_apart(record.get(name), wanted)}. "
-                    "Choose another --out, or delete it."
+                    "Choose another --out, or add --overwrite."
                 )
         changed = [name for name, was in _inputs(record).items() if was != job.inputs()[name]]
         if changed:
             raise InputError(
                 f"{CALLER}: {str(path)!r} is of a run with other {' and '.join(changed)}. "
-                "Choose another --out, or delete it."
+                "Choose another --out, or add --overwrite."
             )
         return record
 
@@ -225,6 +244,10 @@ def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, Record 
                     yield running[future], future.result()
                 except BrokenProcessPool as error:  # a process was killed
                     yield running[future], error
+        except (SystemExit, KeyboardInterrupt):  # nobody waits for runs that are to be stopped
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -244,7 +267,7 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: Record) -> None:
     """Write the record whole or not at all; null stands for what is not finite."""
-    with whole(path) as part:
+    with explained(path, CALLER), whole(path) as part:
         part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
@@ -252,8 +275,9 @@ def read(path: Path) -> Record:
     """A record that was kept; its score is NaN where there is none."""
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise InputError(f"{CALLER}: {str(path)!r} is no record of a run. Delete it.") from None
+        _ = record["score"], record["spec"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{CALLER}: {shown(path)} is no record of a run. Move it away.") from None
     if record["score"] is None:
         record["score"] = math.nan
     return record

@@ -1,0 +1,167 @@
+"""Which items `advise` chooses with, which it scores the choice on, and why not the others."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from isotropy.evidence.spaces import Integers
+from isotropy.evidence.trials import sampled
+from isotropy.tasks import Task
+from isotropy.tasks.reading import UNDIVIDED
+
+HELD_OUT = "held-out folds"
+KEPT = 0.5  # share of a part that must be left when items are excluded from it
+ENOUGH_GROUPS = 100  # effective groups from which on no item is given up for more of them
+LARGE = 0.05  # share of the items in one group from which on it is broken up
+
+
+@dataclass(frozen=True)
+class Split:
+    """The items that are used.
+
+    Attributes
+    ----------
+    inside : array of item numbers
+        What is chosen with.
+    outside : array of item numbers, or None
+        What the choice is scored on; None where that is the folds of `inside`.
+    scored_on : str
+        What it is scored on, in words.
+    words : str
+        How many items are used for what, and why not the others.
+    n_removed : int
+        Texts of the training part that are not fitted on because they are scored.
+    pooled : bool
+        Whether parts of the task are put together.
+    """
+
+    inside: Integers
+    outside: Integers | None
+    scored_on: str
+    words: str
+    n_removed: int = 0
+    pooled: bool = False
+
+    @property
+    def used(self) -> Integers:
+        return self.inside if self.outside is None else np.union1d(self.inside, self.outside)
+
+    def task(self, task: Task) -> Task:
+        """The task with the used items alone, undivided where parts are put together."""
+        used = self.used
+        found = task if len(used) == task.n_items else task.subset(used)
+        if self.pooled:
+            found = copy.copy(found)
+            found.part = np.full(len(used), UNDIVIDED)
+            found.parts = {UNDIVIDED: np.arange(len(used))}
+        return found
+
+    def within(self) -> tuple[Integers, Integers | None]:
+        """`inside` and `outside` by the numbers that items have in `task`."""
+        outside = None if self.outside is None else np.searchsorted(self.used, self.outside)
+        return np.searchsorted(self.used, self.inside), outside
+
+    def without(self, n_items: int) -> Split:
+        """In other words, where so many were not chosen with because of their vectors."""
+        if not n_items:
+            return self
+        more = f" {n_items:,} more were excluded: their vectors are those of scored texts."
+        return replace(self, words=self.words + more)
+
+
+def divided(task: Task, max_items: int, seed: int) -> Split:
+    """Items to choose with and items to score on, which share no sentence.
+
+    Where some share one, those of the training part are excluded; where that would be most of
+    them, those of the scored part; where that too would be most of them, both parts are put
+    together and evaluated in folds that share no sentence.
+    """
+    train = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
+    test = next((part for part in ("test", "dev") if part in task.parts), train)
+    if test == train:
+        return _folds(np.sort(np.concatenate(list(task.parts.values()))), task.n_items)
+    items, outside = task.parts[train], task.parts[test]
+    alone = disjoint(task, items, outside)
+    n_shared = len(items) - len(alone)
+    if len(alone) >= min(max_items, KEPT * len(items)):
+        inside = sampled(alone, max_items, seed)
+        same = task.identities
+        in_both = np.isin(same[task.texts_of(items)], same[task.texts_of(outside)])
+        why = [*_shared(n_shared, test), *_most(max_items, len(inside) < len(alone))]
+        chosen = _counted(len(inside), len(items), f"items of the {train} part", why)
+        words = f"Items used: {chosen} to choose, all {len(outside):,} of the {test} part to score."
+        return Split(inside, outside, f"the {test} part", words, int(in_both.sum()))
+    left = disjoint(task, outside, items)
+    if len(left) >= KEPT * len(outside):
+        inside = sampled(items, max_items, seed)
+        why = _most(max_items, len(inside) < len(items))
+        chosen = _counted(len(inside), len(items), f"items of the {train} part", why)
+        why = _shared(len(outside) - len(left), train)
+        scored = _counted(len(left), len(outside), f"of the {test} part", why)
+        words = f"Items used: {chosen} to choose, {scored} to score."
+        return Split(inside, left, f"the {test} part", words)
+    because = f"{n_shared:,} of {len(items):,} {train} items share a sentence with the {test} part"
+    pool = np.union1d(sampled(items, max_items, seed), outside)
+    inside = separable(task, pool, seed)
+    parts = f"of the {train} and {test} parts together"
+    return replace(_folds(inside, len(pool), parts, f", since {because}"), pooled=True)
+
+
+def _folds(inside: Integers, n_items: int, what: str = "items", because: str = "") -> Split:
+    why = [f"{n_items - len(inside):,} excluded because their sentences tie most others together"]
+    used = _counted(len(inside), n_items, what, why)
+    words = f"Items used: {used}, each scored in a held-out fold{because}."
+    return Split(inside, None, HELD_OUT, words)
+
+
+def _shared(n_items: int, part: str) -> list[str]:
+    return [f"{n_items:,} excluded for sharing a sentence with the {part} part"] if n_items else []
+
+
+def _most(max_items: int, more: bool) -> list[str]:
+    return [f"at most {max_items:,} are used"] if more else []
+
+
+def _counted(n_used: int, n_all: int, what: str, why_not: list[str]) -> str:
+    if n_used == n_all:
+        return f"all {n_all:,} {what}"
+    return f"{n_used:,} of {n_all:,} {what} ({'; '.join(why_not)})"
+
+
+def disjoint(task: Task, items: Integers, others: Integers) -> Integers:
+    """Those of the items that share no text with the others."""
+    same = task.identities[task.members]
+    return items[~np.isin(same[items], same[others]).any(axis=1)]
+
+
+def separable(task: Task, items: Integers, seed: int) -> Integers:
+    """The items, or where most of them hang together as many as fall into groups that do not.
+
+    While one group of items that share sentences has more than a twentieth of them, half of it is
+    taken out, at random, which breaks it up; kept are the items that make the most groups.
+    """
+    random = np.random.default_rng(seed)
+    groups = task.groups[items]
+    best, left, most = items, items, effective_groups(groups)
+    while most < ENOUGH_GROUPS:
+        _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        largest = np.flatnonzero(places == sizes.argmax())
+        if len(largest) < max(2, LARGE * len(left)):
+            break
+        left = np.delete(left, random.choice(largest, len(largest) // 2, replace=False))
+        if len(left) < 2:
+            break
+        groups = task.subset(left).groups
+        n_groups = effective_groups(groups)
+        if n_groups > most:
+            best, most = left, n_groups
+    return best
+
+
+def effective_groups(groups: Integers) -> float:
+    """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
+    _, sizes = np.unique(groups, return_counts=True)
+    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())

@@ -1,0 +1,224 @@
+"""The one rule for outputs: never the file that is read, and never over anything unasked."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isotropy.errors import InputError
+from isotropy.sources import paths
+from isotropy.writing import is_ours, is_stream, shown, status
+
+DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # which nothing reads, wherever they lie
+
+Identity = tuple[Any, ...]
+
+
+def guard(
+    outputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    kept: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    caller: str = "isotropy",
+) -> None:
+    """Raise unless every output can be written without losing anything.
+
+    An output must not be an input, nor a folder that holds one, whatever either is called: links,
+    `~`, file:// and other spellings are followed to the file itself. Two outputs must differ. What
+    is there already is replaced with `overwrite` only, and a folder even then only where all that
+    is in it was written by us. Pipes and devices are written to as they are.
+
+    Parameters
+    ----------
+    outputs, inputs : mappings
+        Paths by the name that messages call them, such as "--out". What is None, or no path, is
+        left out; an input may be a list, a glob, a folder, a source, or an array mapped from disk.
+    kept : mapping, optional
+        Folders of our own that go on growing, such as a checkpoint: these may exist.
+    overwrite : bool
+    caller : str
+        Name that error messages begin with.
+    """
+    new = {
+        name: output_path(path, name, caller) for name, path in outputs.items() if path is not None
+    }
+    grown = {name: paths.normal(path) for name, path in (kept or {}).items() if path is not None}
+    _expect_distinct(new | grown, caller)
+    read = [(name, path) for name, one in (inputs or {}).items() for path in _read(one)]
+    _expect_unread(new, grown, read, caller)
+    for name, path in new.items():
+        _expect_room(name, path, overwrite, caller)
+
+
+def output_path(path: Any, name: str, caller: str) -> str:
+    """The absolute local path of an output, which messages call `name`."""
+    try:
+        found = paths.normal(path)
+    except TypeError:
+        raise InputError(f"{caller}: {name} must be a path, got {shown(path)}.") from None
+    if paths.is_remote(found):
+        raise InputError(
+            f"{caller}: {name} must be a local file, got {shown(found)}. Write here, then copy it."
+        )
+    if "\0" in found:
+        raise InputError(f"{caller}: {name} must be a path, got {shown(found)}.")
+    return found
+
+
+def _expect_distinct(outputs: dict[str, str], caller: str) -> None:
+    seen: dict[Identity, str] = {}
+    for name, path in outputs.items():
+        for place in [_identity(path), *_places_above(path)]:
+            if place in seen:
+                raise InputError(
+                    f"{caller}: {name} must be another file than {seen[place]}, and not in it, got "
+                    f"{shown(path)}. Choose another name."
+                )
+        seen[_identity(path)] = name
+    for name, path in outputs.items():  # the other way round: an earlier one inside a later one
+        for place in _places_above(path):
+            if place in seen and seen[place] != name:
+                raise InputError(
+                    f"{caller}: {name} must not be in {seen[place]}, got {shown(path)}. Choose "
+                    "another name."
+                )
+
+
+def _expect_unread(
+    new: dict[str, str], grown: dict[str, str], read: list[tuple[str, str]], caller: str
+) -> None:
+    there = {name: path for name, path in (new | grown).items() if status(path) is not None}
+    if not there:
+        return
+    files = {_identity(path): name for name, path in read}
+    for name, path in there.items():
+        other = files.get(_identity(path))
+        if other is not None:
+            raise InputError(
+                f"{caller}: {name} must be another file than {other}, got {shown(path)} for both. "
+                "What is read would be lost; choose another name."
+            )
+    replaced = {name: path for name, path in there.items() if name in new}
+    for name, path in replaced.items():
+        if not os.path.isdir(path):
+            continue
+        for other, source in read:
+            if _identity(path) in _places_above(source):
+                raise InputError(
+                    f"{caller}: {name} must not be a folder that holds {other}, got {shown(path)}. "
+                    "What is read would be lost; choose another name."
+                )
+    for other, folder in read:
+        if os.path.isdir(folder):
+            _expect_outside(replaced, other, folder, caller)
+
+
+def _expect_outside(outputs: dict[str, str], other: str, folder: str, caller: str) -> None:
+    """Raise where an output that exists is among the files of a folder that is read."""
+    wanted = {
+        _identity(path): (name, path)
+        for name, path in outputs.items()
+        if os.path.splitext(path)[1].lower() not in DRAWN
+    }
+    if not wanted:
+        return
+    for inside in _files_below(folder):
+        if _identity(inside) in wanted:
+            name, path = wanted[_identity(inside)]
+            raise InputError(
+                f"{caller}: {name} must be another file than those in {other}, got {shown(path)}. "
+                "What is read would be lost; choose another name."
+            )
+
+
+def _expect_room(name: str, path: str, overwrite: bool, caller: str) -> None:
+    """Raise where something is in the way, or no folder to write to."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if is_stream(path):
+        return
+    if os.path.islink(target):
+        raise InputError(f"{caller}: {name} must not be a link to itself, got {shown(path)}.")
+    if not os.path.isdir(folder):
+        raise InputError(
+            f"{caller}: {name} must be in an existing folder, got {shown(path)}. Make it first."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{caller}: {name} must be in a folder that can be written, got {shown(path)}. Choose "
+            "another."
+        )
+    if not os.path.lexists(target):
+        return
+    if os.path.isdir(target) and not is_ours(target):
+        raise InputError(
+            f"{caller}: {name} must not be a folder with files that isotropy did not write, got "
+            f"{shown(path)}. Choose a new folder."
+        )
+    if not overwrite:
+        how = "Add --overwrite" if name.startswith("--") else "Pass overwrite=True"
+        raise InputError(f"{caller}: {name} {shown(path)} exists. {how} to replace it.")
+
+
+def _read(value: Any) -> Iterator[str]:
+    """The local paths that an input stands for; a folder is one, and so is each file of a glob."""
+    if isinstance(value, (str, os.PathLike)):
+        path = paths.normal(value)
+        if paths.is_remote(path) or "\0" in path:
+            return
+        if status(path) is not None:
+            yield path
+        elif paths.is_pattern(path):
+            yield from paths.matches(path)
+    elif isinstance(value, (list, tuple)):
+        if all(isinstance(one, (str, os.PathLike)) for one in value):
+            for one in value:
+                yield from _read(one)
+    else:
+        yield from _behind(value)
+
+
+def _behind(value: Any) -> Iterator[str]:
+    """The files that a source or a mapped array reads from."""
+    for file in getattr(value, "files", None) or ():
+        yield from _read(getattr(file, "path", None))
+    while value is not None:
+        if isinstance(getattr(value, "filename", None), (str, os.PathLike)):
+            yield from _read(value.filename)
+        value = getattr(value, "base", None)
+
+
+def _identity(path: str) -> Identity:
+    """What tells a file from every other, however it is spelt.
+
+    Of a file that is not there yet, its folder and its name without case: where file systems tell
+    names apart by case alone, nobody needs two outputs that do.
+    """
+    found = status(path)
+    if found is not None:
+        return found.st_dev, found.st_ino
+    folder, name = os.path.split(os.path.realpath(path))
+    above = status(folder)
+    plain = unicodedata.normalize("NFC", name).casefold()
+    return (folder if above is None else (above.st_dev, above.st_ino)), plain
+
+
+def _places_above(path: str) -> Iterator[Identity]:
+    """The folders that a path is in."""
+    folder = os.path.dirname(os.path.realpath(path))
+    while True:
+        yield _identity(folder)
+        above = os.path.dirname(folder)
+        if above == folder:
+            return
+        folder = above
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.join(place, name)
+        yield place
