@@ -21,6 +21,8 @@ from isotropy.errors import InputError, InputTypeError, brief, one_line
 Array = Any  # a numpy array or a torch tensor
 MOST_FEATURES = 1 << 20  # one product of two features each is then 8 TB
 
+LARGEST_WEIGHT = 1e100  # its square, times rows, is a float; so is that of its inverse
+
 
 def is_tensor(X: object) -> bool:
     """Whether X is a torch tensor; never imports torch."""
@@ -147,7 +149,9 @@ def _numeric(X: object, name: str, caller: str) -> np.ndarray[Any, Any]:
 
 def finite(X: Array, caller: str, first_row: int = 0) -> None:
     """Raise unless every value of X is finite, naming the first bad row."""
-    if math.isfinite(float(X.sum())):  # one fast pass; only its failure needs a closer look
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(X.sum())  # one fast pass; only its failure needs a closer look
+    if math.isfinite(total):
         return
     values = X.cpu() if is_tensor(X) else X
     bad = ~np.isfinite(np.asarray(values)).all(axis=1)
@@ -199,6 +203,12 @@ def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[An
         raise InputError(f"{caller}: sample_weight must be finite (it contains NaN or infinity).")
     if (w < 0).any():
         raise InputError(f"{caller}: sample_weight must not be negative, got {w.min():g}.")
+    extreme = w[(w > 0) & ((w < 1 / LARGEST_WEIGHT) | (w > LARGEST_WEIGHT))]
+    if len(extreme):
+        raise InputError(
+            f"{caller}: sample_weight must be 0 or from {1 / LARGEST_WEIGHT:g} to "
+            f"{LARGEST_WEIGHT:g}, got {extreme[0]:g}. Divide the weights by their mean."
+        )
     return w
 
 

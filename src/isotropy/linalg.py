@@ -7,6 +7,7 @@ and are computed with torch through array-api-compat.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ from isotropy.threads import one_blas_thread
 Floats = NDArray[np.float64]
 
 BLOCK_ELEMENTS = 1 << 21  # a block and its few temporaries stay in the last-level cache
+USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float32
+SUMMED_ROWS = 256  # rows that are summed in their own dtype before float64 takes over
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
 DRIFT = 1e5  # mean energy over spectral energy past which the mean is split off (see below)
 
@@ -105,21 +108,27 @@ def empty(shape: tuple[int, ...], X: Array) -> Array:
 
 
 def blocks(X: Array, w: Floats | None = None) -> Iterator[tuple[int, Array, Array | None]]:
-    """(first row, rows, weights) of consecutive blocks of X."""
+    """(first row, rows, weights in float64) of consecutive blocks of X."""
     rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
         rows *= 64  # a device wants fewer, larger products
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
-        yield start, block, None if w is None else like(w[start : start + rows], block)
+        yield start, block, None if w is None else place(w[start : start + rows], block)
 
 
 def column_sums(X: Array, w: Array | None = None) -> Array:
-    """sum_i w_i x_i in float64; the sum over a block is made in its own dtype."""
+    """sum_i w_i x_i in float64; 256 rows at a time are summed in their own dtype."""
     xp = namespace(X)
     if w is None:
         w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
-    return double(w @ X)
+    whole = X.shape[0] // SUMMED_ROWS * SUMMED_ROWS
+    total = double(w[whole:] @ X[whole:])
+    if whole:
+        parts = xp.reshape(X[:whole], (-1, SUMMED_ROWS, X.shape[1]))
+        sums = xp.reshape(w[:whole], (-1, 1, SUMMED_ROWS)) @ parts
+        total = total + xp.sum(sums[:, 0], axis=0, dtype=xp.float64)
+    return total
 
 
 def squared_norms(X: Array) -> Array:
@@ -129,11 +138,68 @@ def squared_norms(X: Array) -> Array:
     return np.einsum("ij,ij->i", X, X)
 
 
+def largest(X: Array) -> float:
+    """max |x| over all entries."""
+    xp = namespace(X)
+    return float(xp.max(xp.abs(X)))
+
+
+def exponent_of(size: float) -> int:
+    """e with size in [2^(e-1), 2^e), zero for zero; 2.0**e is a float."""
+    return min(math.frexp(size)[1], 1023)
+
+
+def scaled(X: Array, exponent: Any) -> Array:
+    """X / 2^exponent, exact but for underflow; `exponent` is one int or an array of one a row."""
+    if isinstance(exponent, int):
+        half = exponent // 2  # in two steps: 2^149, for one, is no float32
+        return X if exponent == 0 else X * 2.0**-half * 2.0 ** (half - exponent)
+    xp = namespace(X)
+    half = exponent // 2
+    two = xp.asarray(2.0, dtype=X.dtype, device=array_api_compat.device(X))
+    for part in (half, exponent - half):
+        factors = two ** xp.astype(-part, X.dtype)
+        X = X * (factors[:, None] if X.ndim == 2 else factors)
+    return X
+
+
+def row_exponents(X: Array) -> Array:
+    """The power of two next above the largest entry of every row; zero for zero rows."""
+    xp = namespace(X)
+    tops = xp.max(xp.abs(X), axis=1)
+    exponents = tops.frexp().exponent if is_tensor(tops) else np.frexp(tops)[1]
+    return xp.astype(exponents, xp.int64)
+
+
+def usual(X: Array) -> tuple[float, float]:
+    """Norms between which squares and the weights of rows stay in the range of the dtype."""
+    reach = 30.0 if X.dtype == namespace(X).float32 else 400.0
+    return 2.0**-reach, 2.0**reach
+
+
+def lengths(X: Array) -> Array:
+    """||x_i|| of every row in float64, at any scale; infinite where that is too much for it."""
+    xp = namespace(X)
+    with np.errstate(over="ignore"):
+        norms = xp.sqrt(squared_norms(X))
+        low, high = usual(X)
+        if bool(((norms > low) & (norms < high)).all()):
+            return double(norms)
+        exponents = row_exponents(X)
+        norms = double(xp.sqrt(squared_norms(scaled(X, exponents))))
+        return scaled(norms, -exponents)
+
+
+def nonzero_rows(X: Array) -> NDArray[np.int64]:
+    """Numbers of the rows that are not zero."""
+    xp = namespace(X)
+    return np.flatnonzero(to_numpy(xp.any(X != 0, axis=1)))
+
+
 def unit_rows(X: Array) -> Array:
     """Rows scaled to length one; zero rows stay zero."""
     xp = namespace(X)
-    scale = xp.max(xp.abs(X), axis=1, keepdims=True)  # keeps the square of any float in range
-    X = X / xp.where(scale > 0, scale, xp.ones_like(scale))
+    X = scaled(X, row_exponents(X))  # keeps the square of any float in range
     norms = xp.sqrt(squared_norms(X))[:, None]
     return X / xp.where(norms > 0, norms, xp.ones_like(norms))
 
@@ -159,16 +225,21 @@ def threads_for(n_features: int) -> contextlib.AbstractContextManager[None]:
     return one_blas_thread() if n_features <= ONE_THREAD else contextlib.nullcontext()
 
 
-def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
-    """Descending eigenvalues of a sum of products, with those that are rounding set to zero.
+def noise_of(values: Floats, resolution: float, mean: float | None = None) -> float:
+    """How far rounding moves the descending eigenvalues of a sum of products.
 
     `resolution` is the relative rounding of the products and `mean` the mean eigenvalue of what
     was summed, where that is not the mean of `values`.
     """
     mean = float(values.mean()) if mean is None else mean
     decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
-    products = 4 * resolution * len(values) ** 0.5 * mean  # random rounding, generously
-    return np.where(values > max(decomposition, products), values, 0.0)
+    products = 8 * resolution * min(len(values) ** 0.5 * mean, float(values[0]))
+    return float(max(decomposition, products))
+
+
+def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
+    """Eigenvalues as of `noise_of`, with those that are rounding set to zero."""
+    return np.where(values > noise_of(values, resolution, mean), values, 0.0)
 
 
 def gram_eigh(
@@ -207,6 +278,17 @@ def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
     origin = centroids.mean(0)
     Y = X - origin
     C = centroids - origin
+    exponent = exponent_of(largest(C))
+    exponent = exponent if abs(exponent) > USUAL else 0
+    labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))
+    if not bool(xp.all(xp.isfinite(distances))):  # rows far larger than the centroids
+        exponent = exponent_of(largest(Y))
+        labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))
+    return labels, scaled(distances, -2 * exponent)
+
+
+def _nearest(Y: Array, C: Array) -> tuple[Array, Array]:
+    xp = namespace(Y)
     scores = Y @ C.T
     scores -= squared_norms(C) / 2
     labels = xp.argmax(scores, axis=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isotropy import stats
 from isotropy.errors import InputError
-from isotropy.stats import ClusterMoments, Moments, Statistic
+from isotropy.stats import ClusterMoments, Moments, Projections, Statistic
 
 N, D = 120, 5
 RANDOM = np.random.default_rng(4)
@@ -31,6 +31,7 @@ OTHER_SETTINGS = {
     "seed": 1,
     "center": np.ones(D),
 }
+OWN_SETTINGS = {Projections: {"basis": SETTINGS["basis"][:, :2]}}  # all of it leaves no rest
 KINDS = [kind for kind in map(stats.__dict__.get, stats.__all__) if kind is not Statistic]
 FAST = settings(max_examples=30, derandomize=True, deadline=None)
 
@@ -43,7 +44,8 @@ def fresh(kind, **changed):
     parameters = inspect.signature(kind).parameters
     unknown = {p.name for p in parameters.values() if p.default is p.empty} - SETTINGS.keys()
     assert not unknown, f"say in SETTINGS what {kind.__name__} should get as {unknown}"
-    return kind(**{k: v for k, v in (SETTINGS | changed).items() if k in parameters})
+    given = SETTINGS | OWN_SETTINGS.get(kind, {}) | changed
+    return kind(**{k: v for k, v in given.items() if k in parameters})
 
 
 def values(statistic):

@@ -11,7 +11,9 @@ from isotropy.metrics.base import Statistics, gather, record
 
 def aligned(statistics: Statistics) -> float:
     length = float(np.linalg.norm(statistics.mean))
-    if length == 0:
+    moments = statistics.moments
+    deviation = float(np.trace(statistics.scatter) / moments.weight) ** 0.5
+    if length <= moments.resolution * deviation:
         return float("nan")
     return min(1.0, abs(float(statistics.mean @ statistics.gram[1][:, 0])) / length)
 
@@ -30,7 +32,8 @@ def aligned(statistics: Statistics) -> float:
 def mean_alignment(X: Any, *, sample_weight: object = None) -> float:
     r"""Cosine, without sign, of the mean row with the top eigenvector of X'X, in [0, 1].
 
-    Near one, the dominant direction of X is the drift of its mean. NaN where the mean is zero.
+    Near one, the dominant direction of X is the drift of its mean. NaN where the mean is zero to
+    rounding.
 
     Examples
     --------

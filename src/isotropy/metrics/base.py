@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,16 +14,20 @@ import scipy.linalg
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
+from isotropy.errors import IsotropyWarning
 from isotropy.linalg import Floats
 from isotropy.sources import ArraySource, Source, as_source
-from isotropy.stats import Directions, LogPartition, Moments, Sample
+from isotropy.stats import Directions, LogPartition, Moments, Projections, Sample
 
-Need = Literal["moments", "directions", "sample", "partition"]
+Need = Literal["moments", "directions", "sample", "traces", "spectrum", "partition"]
 Invariance = Literal["rotation", "scale", "translation"]
 
 SAMPLE_ROWS = 5000
 N_BASES = 8
 SAME_EIGENVALUE = 1e-5
+UNSURE = {True: 1e-4, False: 1e-2}  # relative error of an eigenvalue, of products in float64 or not
+PASSES = 4  # over the rows at most for the eigenvalues that rounding blurs
+EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class Partition:
     logs: Floats
     moved: np.ndarray[Any, np.dtype[np.bool_]]
     rotated: tuple[Floats, ...]
+    rounding: float = 0.0
+    """How far rounding of the products u.w moves a logarithm."""
 
     def over_bases(self, value: Callable[[Floats], float]) -> list[float]:
         """value(logs) in each of the other bases; empty where the eigenvectors are unique."""
@@ -94,7 +101,10 @@ class Partition:
 
 @dataclass
 class Statistics:
-    """What one or two passes over the rows have gathered; a part not asked for is empty."""
+    """What the passes over the rows have gathered; a part not asked for is empty.
+
+    Moments, and what follows from them, are those of the rows divided by 2^exponent.
+    """
 
     n_samples: int
     n_features: int
@@ -103,7 +113,12 @@ class Statistics:
     sample: Sample
     device: str = "cpu"
     center: bool = False
+    exponent: int = 0
     partition: Partition | None = None
+    unsure: Projections | None = field(default=None, repr=False)
+    """Along the eigenvectors whose eigenvalues rounding blurs."""
+    dominant: Projections | None = field(default=None, repr=False)
+    """Along the first principal component, where it holds nearly all of the variance."""
 
     @cached_property
     def mean(self) -> Floats:
@@ -116,15 +131,44 @@ class Statistics:
     @cached_property
     def gram(self) -> tuple[Floats, Floats]:
         """Eigenvalues (descending, zero where rounding hides them) and eigenvectors of X'X."""
+        values, vectors, noise = self._blurred
+        if self.unsure is not None:
+            values, vectors, _ = sharpened(values, vectors, self.unsure)
+            noise = (8 * EPS) ** 2 * self.n_features * float(values[0])
+        return np.where(values > noise, values, 0.0), vectors
+
+    @cached_property
+    def _blurred(self) -> tuple[Floats, Floats, float]:
+        """Eigenvalues and eigenvectors of X'X as its sum gives them, and their rounding."""
         if self.center:
-            return self.gram_centred
+            return self._blurred_centred
         moments, spread = self.moments, float(np.trace(self.scatter)) / self.n_features
         values, vectors = linalg.gram_eigh(self.scatter, moments.weight, self.mean, self.device)
-        split_off = values[0] > linalg.DRIFT * spread * self.n_features
-        if split_off and self.n_features > 1:
-            rest = linalg.resolved(values[1:], moments.resolution, spread)
-            return np.concatenate([values[:1], rest]), vectors
-        return linalg.resolved(values, moments.resolution, spread), vectors
+        split_off = self.n_features > 1 and values[0] > linalg.DRIFT * spread * self.n_features
+        rest = values[1:] if split_off else values
+        return values, vectors, linalg.noise_of(rest, moments.resolution, spread)
+
+    @cached_property
+    def _blurred_centred(self) -> tuple[Floats, Floats, float]:
+        values, vectors = linalg.eigh(self.scatter, self.device)
+        return values, vectors, linalg.noise_of(values, self.moments.resolution)
+
+    @property
+    def n_unsure(self) -> int:
+        """Eigenvalues of X'X that rounding blurs, the last ones; none where they must be zero."""
+        values, _, noise = self._blurred
+        n_unsure = int((values <= noise / UNSURE[self.moments.resolution <= EPS]).sum())
+        constant = np.diag(self.scatter) == 0
+        if not self.center:
+            constant &= self.mean == 0
+        rank = min(self.moments.n_rows - self.center, self.n_features - int(constant.sum()))
+        return n_unsure if n_unsure > self.n_features - rank else 0
+
+    @property
+    def dominated(self) -> bool:
+        """Whether one direction holds so much of the variance that rounding hides the others."""
+        trace, square = float(np.trace(self.scatter)), float(np.vdot(self.scatter, self.scatter))
+        return square > 0 and trace**2 / square - 1 < self.moments.resolution**0.4
 
     @cached_property
     def variances(self) -> Floats:
@@ -139,8 +183,40 @@ class Statistics:
     @cached_property
     def gram_centred(self) -> tuple[Floats, Floats]:
         """The same of the centred rows."""
-        values, vectors = linalg.eigh(self.scatter, self.device)
-        return linalg.resolved(values, self.moments.resolution), vectors
+        if self.center:
+            return self.gram
+        values, vectors, noise = self._blurred_centred
+        return np.where(values > noise, values, 0.0), vectors
+
+
+def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues and eigenvectors with the last ones from products of their own.
+
+    Those along the last eigenvectors, less what these share with the others (the Schur
+    complement), have the small eigenvalues without the rounding of the large ones. What was
+    subtracted from each comes third.
+    """
+    last = found.basis
+    sure, first = values[: -last.shape[1]], vectors[:, : -last.shape[1]]
+    first = first - last @ (last.T @ first)
+    first /= np.linalg.norm(first, axis=0)
+    cross = found.cross @ first
+    coupling = cross / sure
+    shared = coupling @ cross.T
+    small, turn = linalg.eigh(found.products - shared)
+    turned = np.linalg.qr((last - first @ coupling.T) @ turn)[0]
+    subtracted = np.einsum("ij,ik,kj->j", turn, shared, turn)
+    return (
+        np.concatenate([sure, np.maximum(small, 0)]),
+        np.hstack([first, turned]),
+        np.abs(subtracted),
+    )
+
+
+def undefined(name: str, why: str) -> float:
+    """NaN, with a warning that names the metric."""
+    warnings.warn(f"{name}: {why}; NaN is given.", IsotropyWarning, stacklevel=4)
+    return float("nan")
 
 
 def gather(
@@ -154,6 +230,7 @@ def gather(
 ) -> Statistics:
     """The statistics named in `needs`, in one pass over X, or two with "partition".
 
+    "traces" and "spectrum" are the moments, and a further pass where these hide what is needed.
     With `center`, X'X and what follows from it are those of the centred rows.
     """
     needs = set(needs)
@@ -168,16 +245,56 @@ def gather(
         source.device,
         center,
     )
+    if "partition" in needs:
+        needs |= {"moments", "directions"}
     names = [name for name in ("moments", "directions", "sample") if name in needs]
-    if "partition" in needs and "moments" not in needs:
-        names.append("moments")
     for name, found in zip(
         names, reduce(source, [getattr(statistics, name) for name in names]), strict=True
     ):
         setattr(statistics, name, found)
+    if "moments" in needs:
+        statistics.exponent = statistics.moments.exponent
+        statistics.moments = statistics.moments.at_unit_scale
+        _look_closer(source, statistics, needs)
     if "partition" in needs:
         statistics.partition = _partition(source, statistics, random_state)
     return statistics
+
+
+def _look_closer(source: Source, statistics: Statistics, needs: set[str]) -> None:
+    """Read the rows again for what the rounding of X'X hides, where it hides something."""
+    wanted: dict[str, Projections] = {}
+    if needs & {"spectrum", "partition"} and statistics.n_unsure:
+        basis = statistics._blurred[1][:, -statistics.n_unsure :]
+        mean = statistics.mean if statistics.center else None
+        wanted["unsure"] = Projections(basis, mean, statistics.exponent)
+    if "traces" in needs and statistics.dominated:
+        first = statistics._blurred_centred[1][:, :1]
+        wanted["dominant"] = Projections(first, statistics.mean, statistics.exponent)
+    for _ in range(PASSES):
+        if not wanted:
+            return
+        for name, found in zip(wanted, reduce(source, list(wanted.values())), strict=True):
+            setattr(statistics, name, found)
+        wanted = _closer_still(statistics) if "unsure" in wanted else {}
+
+
+def _closer_still(statistics: Statistics) -> dict[str, Projections]:
+    """Projections along better eigenvectors, where those of `unsure` hide what is needed.
+
+    They have parts along the others that X'X's rounding left in them. What these add is
+    subtracted, but only as exactly as the others' eigenvalues are known.
+    """
+    found, (values, vectors, _) = statistics.unsure, statistics._blurred
+    assert found is not None
+    values, vectors, subtracted = sharpened(values, vectors, found)
+    small = values[-len(subtracted) :]
+    floor = (8 * EPS) ** 2 * statistics.n_features * float(values[0])
+    known = UNSURE[statistics.moments.resolution <= EPS]
+    if not (known * subtracted > 1e-3 * np.maximum(small, floor)).any():
+        return {}
+    basis = vectors[:, -len(subtracted) :]
+    return {"unsure": Projections(basis, found.center, found.exponent)}
 
 
 def _partition(source: Source, statistics: Statistics, random_state: int) -> Partition:
@@ -189,16 +306,16 @@ def _partition(source: Source, statistics: Statistics, random_state: int) -> Par
     if groups:
         random = np.random.default_rng(random_state)
         bases += [_rotated(vectors, groups, random) for _ in range(N_BASES)]
-    mean = statistics.mean if statistics.center else None
-    longest = None
-    if statistics.directions.n_features is not None:
-        shift = 0.0 if mean is None else float(np.linalg.norm(mean))
-        longest = 1.001 * (statistics.directions.norm_max + shift)
+    mean, shift = None, 0.0
+    if statistics.center:
+        mean = linalg.scaled(statistics.mean, -statistics.exponent)
+        shift = float(linalg.lengths(mean[None])[0])
+    longest = 1.001 * (statistics.directions.norm_max + shift)
     (partition,) = reduce(source, [LogPartition(np.concatenate(bases, axis=1), mean, longest)])
     logs = np.stack([linalg.to_numpy(partition.log_plus), linalg.to_numpy(partition.log_minus)])
     d, width = len(values), int(moved.sum())
     rotated = tuple(logs[:, i : i + width] for i in range(d, logs.shape[1], max(width, 1)))
-    return Partition(logs[:, :d], moved, rotated)
+    return Partition(logs[:, :d], moved, rotated, 4 * partition.resolution * longest)
 
 
 def repeated(values: Floats) -> list[list[int]]:

@@ -8,14 +8,23 @@ import numpy as np
 
 from isotropy import linalg
 from isotropy.linalg import Floats
-from isotropy.metrics.base import gather, record
+from isotropy.metrics.base import gather, record, undefined
 from isotropy.stats import Directions
+
+ALL_WEIGHT = 1e-12  # share of the pairs' weight in that of all, below which it is rounding
+ROUNDINGS = 16  # of the sums of unit rows, within which a cosine lies of the true one
+
+
+def pairs_of(directions: Directions) -> float:
+    """Weight of all pairs of different rows; zero where one row has all the weight."""
+    pairs = directions.weight**2 - directions.squared_weight
+    return pairs if pairs > ALL_WEIGHT * directions.weight**2 else 0.0
 
 
 def contributions(directions: Directions) -> Floats:
     """What each dimension adds to the mean cosine."""
-    pairs = directions.weight**2 - directions.squared_weight
-    if pairs <= 0:
+    pairs = pairs_of(directions)
+    if pairs == 0:
         return np.full(directions.n_features or 0, np.nan)
     total = linalg.to_numpy(directions.unit_sum)
     own = linalg.to_numpy(directions.unit_square_sum)
@@ -25,16 +34,23 @@ def contributions(directions: Directions) -> Floats:
 
 def average(directions: Directions) -> float:
     """Mean cosine over pairs of different rows."""
-    pairs = directions.weight**2 - directions.squared_weight
+    pairs = pairs_of(directions)
     total = linalg.to_numpy(directions.unit_sum)
     mean = (total @ total - directions.squared_weight) / pairs if pairs > 0 else np.nan
     return float(np.clip(mean, -1, 1))
 
 
 def shares(directions: Directions) -> Floats:
-    parts = contributions(directions)
-    total: float = parts.sum()
-    return parts / total if total else np.full_like(parts, np.nan)
+    parts, pairs = contributions(directions), pairs_of(directions)
+    cosine: float = parts.sum()
+    if pairs == 0 or cosine == 0:
+        return np.full_like(parts, np.nan)
+    total = linalg.to_numpy(directions.unit_sum)
+    size = float(total @ total + directions.squared_weight) / pairs
+    if abs(cosine) <= ROUNDINGS * directions.resolution * size:
+        why = "the mean cosine, of which dimensions have shares, is zero to rounding"
+        return np.full_like(parts, undefined("rogue_dimensions", why))
+    return parts / cosine
 
 
 @record(
@@ -61,7 +77,8 @@ def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
 
     Notes
     -----
-    Zero rows have no direction and are left out. NaN with fewer than two other rows.
+    Zero rows have no direction and are left out. NaN with fewer than two other rows, or where one
+    has all the weight.
 
     Examples
     --------

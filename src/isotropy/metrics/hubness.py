@@ -70,7 +70,7 @@ def hubness(X: Any, k: int = 10) -> float:
     rows, weights = all_rows(X, None, "hubness")
     if weights is not None:
         raise InputError("hubness: X must have no weights; rows are compared as they are.")
-    seen = np.flatnonzero(linalg.to_numpy(linalg.squared_norms(rows)) > 0)
+    seen = linalg.nonzero_rows(rows)
     if len(seen) < 2:
         return float("nan")
     k = checks.integer(k, "k", "hubness", 1, len(seen) - 1)

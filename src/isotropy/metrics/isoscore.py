@@ -9,29 +9,29 @@ import numpy as np
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.metrics.base import RECORDS, Statistics, gather, record
+from isotropy.metrics.base import RECORDS, Statistics, gather, record, undefined
 
 
-def squared_traces(statistics: Statistics, unbiased: bool = False) -> tuple[float, float]:
-    """(tr S)^2 and tr(S^2) of the covariance, or unbiased estimates of both."""
+def squared_traces(statistics: Statistics) -> tuple[float, float]:
+    """(tr S)^2 - tr(S^2) and tr(S^2) of the covariance S.
+
+    Where one direction dominates, the first would be the difference of two equal numbers: then
+    it is 2 l t + t^2 - tr(R^2), with l the variance along that direction, R the covariance of the
+    rest and t its trace.
+    """
     S = statistics.scatter / statistics.moments.weight
-    trace, square = float(np.trace(S)), float(np.vdot(S, S))
-    if not unbiased:
-        return trace**2, square
-    n = statistics.moments.count
-    if n < 4:
-        raise InputError(
-            f"isoscore: X must have at least 4 rows for unbiased=True, got {n:g}. "
-            "Use unbiased=False."
-        )
-    # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers.
-    trace, square = trace * n / (n - 1), square * (n / (n - 1)) ** 2
-    Q = statistics.moments.centred_fourth / statistics.moments.weight * n / (n - 1)
-    factor = (n - 1) / (n * (n - 2) * (n - 3))
-    return (
-        factor * (2 * square + (n * n - 3 * n + 1) * trace**2 - n * Q),
-        factor * ((n - 1) * (n - 2) * square + trace**2 - n * Q),
-    )
+    found = statistics.dominant
+    if found is None:
+        trace, square = float(np.trace(S)), float(np.vdot(S, S))
+        return trace**2 - square, square
+    first = found.basis[:, 0]
+    along, shared = float(found.products[0, 0]), found.cross[0]
+    rest = max(float(found.rest) - float(shared @ shared) / along, 0.0) / found.weight
+    along = (along + float(shared @ shared) / along) / found.weight
+    left = S - np.outer(first, first @ S)
+    left -= np.outer(left @ first, first)
+    square = min(float(np.vdot(left, left)), rest**2)
+    return 2 * along * rest + rest**2 - square, along**2 + square
 
 
 def score(statistics: Statistics, unbiased: bool = False) -> float:
@@ -39,8 +39,27 @@ def score(statistics: Statistics, unbiased: bool = False) -> float:
     d = statistics.n_features
     if d < 2:
         return float("nan")
-    trace, square = squared_traces(statistics, unbiased)
-    return (trace / square - 1) / (d - 1) if square != 0 else float("nan")
+    excess, square = squared_traces(statistics)
+    if square == 0:
+        return float("nan")
+    if not unbiased:
+        return excess / square / (d - 1)
+    n = statistics.moments.count
+    if n < 4:
+        raise InputError(
+            f"isoscore: X must have at least 4 rows for unbiased=True, got {n:g}. "
+            "Use unbiased=False."
+        )
+    # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers; of the difference of
+    # their two estimates, of (tr C)^2 and of tr(C^2), only the plain one's is left.
+    larger = (n / (n - 1)) ** 2
+    excess, square = larger * excess, larger * square
+    Q = statistics.moments.centred_fourth / statistics.moments.weight * n / (n - 1)
+    estimate = (n - 1) * (n - 2) * square + (excess + square) - n * Q
+    rounding = 16 * statistics.moments.resolution * ((n - 1) * (n - 2) * square + n * Q)
+    if abs(estimate) <= rounding:
+        return undefined("isoscore_unbiased", "the estimate of tr(C^2) is zero to rounding")
+    return n * (n - 3) * excess / estimate / (d - 1)
 
 
 @record(
@@ -50,7 +69,7 @@ def score(statistics: Statistics, unbiased: bool = False) -> float:
     range=(0.0, 1.0),
     better="higher",
     invariant=("rotation", "scale", "translation"),
-    needs=("moments",),
+    needs=("moments", "traces"),
     evaluate=score,
     note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
 )
@@ -88,7 +107,7 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
     >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
     (0.32, 1.0)
     """
-    statistics = gather(X, {"moments"}, sample_weight=sample_weight, caller="isoscore")
+    statistics = gather(X, {"moments", "traces"}, sample_weight=sample_weight, caller="isoscore")
     return score(statistics, checks.flag(unbiased, "unbiased", "isoscore"))
 
 

@@ -8,29 +8,35 @@ import numpy as np
 
 from isotropy import linalg
 from isotropy.linalg import Floats
-from isotropy.metrics.base import Statistics, gather, record
+from isotropy.metrics.base import Statistics, gather, record, undefined
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def drift(statistics: Statistics) -> float:
     """Norm of the mean over the mean norm."""
-    mean_norm = statistics.directions.mean_norm
+    directions = statistics.directions
+    mean_norm = directions.scaled_mean_norm
     ratio = np.linalg.norm(statistics.mean) / mean_norm if mean_norm > 0 else np.nan
+    ratio = linalg.scaled(ratio, directions.exponent - statistics.exponent)
     return float(np.minimum(ratio, 1))
 
 
 def summary(statistics: Statistics) -> dict[str, float]:
     """Mean, extremes and quantiles of the norms."""
     directions, sample = statistics.directions, statistics.sample
-    lengths = np.sqrt(linalg.squared_norms(sample.rows).astype(np.float64))
-    quantiles = _weighted_quantiles(lengths, sample.weights)
-    return {
+    with np.errstate(invalid="ignore"):  # between two that are infinite
+        quantiles = _weighted_quantiles(linalg.lengths(sample.rows), sample.weights)
+    found = {
         "mean": directions.mean_norm,
         "min": directions.norm_min,
         **{f"q{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, quantiles, strict=True)},
         "max": directions.norm_max,
     }
+    if not np.isfinite(list(found.values())).all():
+        nan = undefined("norms", "some are too large for float64")
+        found = {name: value if np.isfinite(value) else nan for name, value in found.items()}
+    return found
 
 
 def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,9 +13,12 @@ from scipy.special import logsumexp
 from isotropy import checks
 from isotropy.errors import IsotropyWarning
 from isotropy.linalg import Floats
-from isotropy.metrics.base import RECORDS, Partition, Statistics, gather, record
+from isotropy.metrics.base import RECORDS, Partition, Statistics, gather, record, undefined
 
 Signs = Literal["both", "given"]
+
+UNSURE = 1e-2  # rounding of log F past which F is not known
+LARGE = "rows are so long that rounding moves log F by up to {:.1g}"
 
 
 def log_isotropy(logs: Floats) -> float:
@@ -28,16 +32,60 @@ def dispersion(logs: Floats) -> float:
     return float(np.std(scaled) / np.exp(logsumexp(logs - logs.max()) - np.log(logs.size)))
 
 
+def log_value(logs: Floats) -> float:
+    """log I(W), or NaN with a warning where the products u.w are too large for float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = log_isotropy(logs)
+    if np.isfinite(found):
+        return found
+    return undefined("log_partition_isotropy", "the products u.w are too large for float64")
+
+
+def value(logs: Floats, rounding: float) -> float:
+    """I(W), or NaN with a warning where rounding of the products u.w decides it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        log = log_isotropy(logs)
+    if np.isnan(log):
+        return undefined("partition_isotropy", "the products u.w are too large for float64")
+    if rounding > UNSURE and log + 2 * rounding > np.log(np.finfo(float).tiny):
+        return undefined("partition_isotropy", LARGE.format(rounding))
+    return float(np.exp(log))
+
+
+def spread(logs: Floats, rounding: float) -> float:
+    """I2(W), or NaN with a warning where rounding of the products u.w decides it."""
+    if not np.isfinite(logs).all():
+        return undefined("partition_dispersion", "the products u.w are too large for float64")
+    with np.errstate(over="ignore"):
+        found = dispersion(logs)
+        if rounding > UNSURE:
+            below = np.where(logs < logs.max(), logs - 2 * rounding, logs)
+            above = np.minimum(logs + 2 * rounding, logs.max())
+            if abs(dispersion(above) - dispersion(below)) > UNSURE * found:
+                return undefined("partition_dispersion", LARGE.format(rounding))
+    return found
+
+
 def partition_of(statistics: Statistics) -> Partition:
     assert statistics.partition is not None, "gather was not asked for the partition function"
     return statistics.partition
 
 
+def of_both_signs(found: Callable[[Floats, float], float], statistics: Statistics) -> float:
+    partition = partition_of(statistics)
+    return found(partition.logs, partition.rounding)
+
+
 def isotropy_range(partition: Partition) -> tuple[float, float] | None:
     """Least and largest I over the seeded bases, None where it does not depend on the basis."""
-    own = log_isotropy(partition.logs)
-    logs = partition.over_bases(log_isotropy)
-    if not logs or max(abs(log - own) for log in logs) <= 1e-6 * max(1.0, abs(own)):
+    with np.errstate(over="ignore", invalid="ignore"):
+        own = log_isotropy(partition.logs)
+        logs = partition.over_bases(log_isotropy)
+    if (
+        not logs
+        or not np.isfinite([own, *logs]).all()
+        or max(abs(log - own) for log in logs) <= 1e-6 * max(1.0, abs(own))
+    ):
         return None
     return float(np.exp(min(logs))), float(np.exp(max(logs)))
 
@@ -66,7 +114,7 @@ def remark(partition: Partition, caller: str) -> None:
     better="higher",
     invariant=("rotation",),
     needs=("moments", "partition"),
-    evaluate=lambda statistics: float(np.exp(log_isotropy(partition_of(statistics).logs))),
+    evaluate=lambda statistics: of_both_signs(value, statistics),
     note="unique only where the eigenvalues of X'X differ; grows fast with the norms",
 )
 def partition_isotropy(
@@ -122,8 +170,9 @@ def partition_isotropy(
     caller = "partition_isotropy"
     partition = _gathered(X, signs, center, sample_weight, random_state, caller)
     remark(partition, caller)
-    value = log_isotropy(partition.logs if signs == "both" else partition.logs[0])
-    return value if checks.flag(log, "log", "partition_isotropy") else float(np.exp(value))
+    logs = partition.logs if signs == "both" else partition.logs[0]
+    in_logs = checks.flag(log, "log", caller)
+    return log_value(logs) if in_logs else value(logs, partition.rounding)
 
 
 RECORDS["log_partition_isotropy"] = replace(
@@ -132,7 +181,7 @@ RECORDS["log_partition_isotropy"] = replace(
     summary="natural logarithm of partition_isotropy, finite where that underflows",
     equation="log I(W)",
     range=(-np.inf, 0.0),
-    evaluate=lambda statistics: log_isotropy(partition_of(statistics).logs),
+    evaluate=lambda statistics: log_value(partition_of(statistics).logs),
 )
 
 
@@ -144,7 +193,7 @@ RECORDS["log_partition_isotropy"] = replace(
     better="lower",
     invariant=("rotation",),
     needs=("moments", "partition"),
-    evaluate=lambda statistics: dispersion(partition_of(statistics).logs),
+    evaluate=lambda statistics: of_both_signs(spread, statistics),
 )
 def partition_dispersion(
     X: Any,
@@ -174,7 +223,8 @@ def partition_dispersion(
     caller = "partition_dispersion"
     partition = _gathered(X, signs, center, sample_weight, random_state, caller)
     remark(partition, caller)
-    return dispersion(partition.logs if signs == "both" else partition.logs[0])
+    logs = partition.logs if signs == "both" else partition.logs[0]
+    return spread(logs, partition.rounding)
 
 
 def _gathered(

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.linalg import Floats
-from isotropy.metrics.base import Statistics, gather, record
+from isotropy.metrics.base import Statistics, gather, record, undefined
 from isotropy.metrics.isoscore import squared_traces
 
 
@@ -20,11 +20,21 @@ def explained(statistics: Statistics, k: int) -> Floats:
 
 
 def roots(statistics: Statistics) -> Floats:
-    """Singular values in descending order, min(n, d) of them."""
+    """Singular values in descending order, min(n, d) of them, of rows over 2^exponent."""
     values, _ = statistics.gram
     kept = min(statistics.moments.n_rows, statistics.n_features)
     result: Floats = np.sqrt(values[:kept])
     return result
+
+
+def in_full(statistics: Statistics) -> Floats:
+    """Singular values of the rows as they are."""
+    with np.errstate(over="ignore"):
+        found: Floats = linalg.scaled(roots(statistics), -statistics.exponent)
+    if np.isfinite(found).all():
+        return found
+    nan = undefined("singular_values", f"{(~np.isfinite(found)).sum()} are too large for float64")
+    return np.where(np.isfinite(found), found, nan)
 
 
 def entropy_rank(singular: Floats) -> float:
@@ -73,8 +83,8 @@ def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> f
 
 
 def participation(statistics: Statistics) -> float:
-    trace, square = squared_traces(statistics)
-    return trace / square if square > 0 else float("nan")
+    excess, square = squared_traces(statistics)
+    return 1 + excess / square if square > 0 else float("nan")
 
 
 @record(
@@ -108,8 +118,8 @@ def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
     range=(0.0, np.inf),
     better="neither",
     invariant=("rotation",),
-    needs=("moments",),
-    evaluate=roots,
+    needs=("moments", "spectrum"),
+    evaluate=in_full,
 )
 def singular_values(X: Any, center: bool = False, *, sample_weight: object = None) -> Floats:
     r"""Singular values of X, or of the centred X, in descending order, min(n, d) of them.
@@ -123,9 +133,9 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
 
     Notes
     -----
-    From the eigenvalues of X'X, which one pass gives: a singular value below about 1e-8 of the
-    largest one of the centred rows (3e-3 of a typical one for float32 rows by the million) is
-    below rounding and given as zero. A mean far from the origin costs no digits.
+    From the eigenvalues of X'X, which one pass gives. Those that its rounding would blur, below
+    about 1e-5 of the largest (1e-2 of a typical one for float32 rows by the million), are taken
+    from a second pass over the rows, in float64; one below 1e-14 of the largest is given as zero.
 
     Examples
     --------
@@ -133,9 +143,8 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
     >>> singular_values(np.diag([3.0, 2.0]))
     array([3., 2.])
     """
-    return roots(
-        gather(X, {"moments"}, sample_weight=sample_weight, center=center, caller="singular_values")
-    )
+    needs, caller = {"moments", "spectrum"}, "singular_values"
+    return in_full(gather(X, needs, sample_weight=sample_weight, center=center, caller=caller))
 
 
 @record(
@@ -145,7 +154,7 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
     range=(1.0, np.inf),
     better="higher",
     invariant=("rotation", "scale"),
-    needs=("moments",),
+    needs=("moments", "spectrum"),
     evaluate=lambda statistics: entropy_rank(roots(statistics)),
 )
 def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None) -> float:
@@ -157,7 +166,6 @@ def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None
     >>> round(effective_rank(np.eye(5)), 6), round(effective_rank(np.diag([1.0, 1e-9])), 6)
     (5.0, 1.0)
     """
-    statistics = gather(
-        X, {"moments"}, sample_weight=sample_weight, center=center, caller="effective_rank"
-    )
+    needs, caller = {"moments", "spectrum"}, "effective_rank"
+    statistics = gather(X, needs, sample_weight=sample_weight, center=center, caller=caller)
     return entropy_rank(roots(statistics))

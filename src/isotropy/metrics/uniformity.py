@@ -11,6 +11,7 @@ from isotropy.engines import over_threads
 from isotropy.linalg import Floats
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, record
 
+ALL_WEIGHT = 1e-12  # share of the pairs' weight in that of all, below which it is rounding
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 256
 
@@ -19,11 +20,12 @@ def log_mean_potential(rows: Any, weights: Floats | None = None) -> float:
     """log of the mean of exp(-2 ||u - v||^2) over pairs of unit rows u, v."""
     if rows.shape[0] <= SAMPLE_ROWS:
         rows = linalg.double(rows)
-    seen = linalg.to_numpy(linalg.squared_norms(rows)) > 0
-    units = linalg.unit_rows(rows[linalg.index(np.flatnonzero(seen), rows)])
-    w = np.ones(len(seen))[seen] if weights is None else weights[seen]
+    seen = linalg.nonzero_rows(rows)
+    units = linalg.unit_rows(rows[linalg.index(seen, rows)])
+    w = np.ones(len(seen)) if weights is None else weights[seen]
+    w = w / w.max(initial=0.0) if len(w) else w
     pairs = w.sum() ** 2 - w @ w
-    if pairs <= 0:
+    if pairs <= ALL_WEIGHT * w.sum() ** 2:
         return float("nan")
     xp, weight = linalg.namespace(units), linalg.like(w, units)
     n_rows = BLOCK_ROWS * (16 if checks.is_tensor(rows) else 1)

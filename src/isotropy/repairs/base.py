@@ -28,6 +28,8 @@ from isotropy.stats import Moments, Statistic
 from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
+SIZED = ("mean_", "scale_", "means_", "cluster_centers_")  # what has the scale of the rows
+WIDE = 1e15  # of these, past which float32 rows are repaired in float64
 
 
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
@@ -90,6 +92,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self._check_params()
         with using(engine, checkpoint=checkpoint, caller=type(self).__name__) as run:
             self._fit(source)
+            self._check_learned()
             self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
@@ -311,15 +314,42 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def _n_features_out(self) -> int:
         return int(self.n_features_in_)
 
+    def _check_learned(self) -> None:
+        learned = [np.asarray(getattr(self, name)) for name in self.learned]
+        if not all(np.isfinite(part).all() for part in learned if part.dtype.kind == "f"):
+            raise InputError(
+                f"{type(self).__name__}: X must have a scale that the repair can undo in float64. "
+                "Multiply the rows by a power of two first."
+            )
+
+    def _wide(self) -> bool:
+        """Whether what was learned is too large or too small for the squares of float32."""
+        sizes = [np.abs(getattr(self, name)).max() for name in SIZED if name in self.learned]
+        return any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
+
     def _repaired(self, rows: Array) -> Array:
-        return self._blockwise(self._finished, rows, self._n_features_out)
+        return self._mapped(self._finished, rows, self._n_features_out)
 
     def _finished(self, rows: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):  # looked for afterwards
-            self._apply(rows, out)
-            if self.normalize:
-                out[:] = linalg.unit_rows(out)
+        self._apply(rows, out)
+        if self.normalize:
+            check_range(out, type(self).__name__)
+            out[:] = linalg.unit_rows(out)
+
+    def _mapped(self, function: Any, rows: Array, n_out: int) -> Array:
+        """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
+
+        def checked(part: Array, out: Array) -> None:
+            with np.errstate(all="ignore"):  # looked for afterwards
+                function(part, out)
+            check_range(out, type(self).__name__)
+
+        if not self._wide():
+            return self._blockwise(checked, rows, n_out)
+        with np.errstate(over="ignore"):
+            out = linalg.like(self._blockwise(checked, linalg.double(rows), n_out), rows)
         check_range(out, type(self).__name__)
+        return out
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         caller = type(self).__name__
@@ -378,7 +408,7 @@ def check_range(rows: Array, caller: str) -> None:
     n_bad = int((~xp.all(xp.isfinite(rows), axis=1)).sum())
     raise InputError(
         f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. "
-        "Convert the rows to a wider float, or multiply them by a power of two and fit again."
+        "Convert the rows to a wider float, or divide them by a power of two and fit again."
     )
 
 
@@ -433,6 +463,7 @@ class SummedRepair(Repair):
         else:
             self._add(found, moments)
         self._solve(self.statistic_)
+        self._check_learned()
         return self
 
     def fit_statistic(self, statistic: Moments) -> Self:
@@ -522,12 +553,7 @@ class Invertible(Repair):
         checks.n_features(matrix, self._n_features_out, caller)
         rows = linalg.native(matrix)
         checks.finite(rows, caller)
-        return _restored(self._blockwise(self._reverted, rows, self.n_features_in_), X, caller)
-
-    def _reverted(self, rows: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):  # looked for afterwards
-            self._revert(rows, out)
-        check_range(out, type(self).__name__)
+        return _restored(self._mapped(self._revert, rows, self.n_features_in_), X, caller)
 
     @abstractmethod
     def _revert(self, rows: Array, out: Array) -> None:

@@ -14,7 +14,7 @@ from isotropy.errors import InputError, IsotropyWarning, NotAffineError
 from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair
-from isotropy.repairs.kmeans import kmeans
+from isotropy.repairs.kmeans import kmeans, over, unit_of
 from isotropy.repairs.removal import SIDES, Side, directions, expect_removed, n_directions, remove
 from isotropy.sources import Source
 from isotropy.stats import ClusterMoments, Moments
@@ -136,11 +136,12 @@ class ClusterRemoval(Repair):
                 stacklevel=3,
             )
         centroids = kmeans(source, n_clusters, self.random_state)
-        found = large_clusters(source, centroids, n_removed + 2)
+        size = unit_of(centroids)
+        found = large_clusters(over(source, size), linalg.scaled(centroids, size), n_removed + 2)
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
-        self.moments_ = together(found)
-        self.cluster_centers_ = found.centroids
-        self.means_ = np.stack([cluster.mean for cluster in found.clusters])
+        self.moments_ = together(found).times(size)
+        self.cluster_centers_ = linalg.scaled(found.centroids, -size)
+        self.means_ = np.stack([cluster.times(size).mean for cluster in found.clusters])
         self.n_components_ = np.array([len(part) for part in parts])
         self.components_ = np.zeros((len(parts), max(self.n_components_), source.n_features))
         for row, part in zip(self.components_, parts, strict=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
 from isotropy import linalg
+from isotropy.checks import Array
 from isotropy.engines import over_threads, reduce
 from isotropy.linalg import Floats
-from isotropy.sources import Source
+from isotropy.sources import MappedSource, Source
 from isotropy.stats import ClusterSums, Sample
 from isotropy.threads import one_blas_thread
 
@@ -30,7 +32,8 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
     random = np.random.default_rng(random_state)
     assert sample.rows is not None
     assert sample.weights is not None
-    rows, weights = sample.rows, sample.weights
+    size = unit_of(sample.rows)
+    rows, weights = linalg.scaled(sample.rows, size), sample.weights
 
     def run(start: Floats) -> tuple[Floats, float]:
         return lloyd(lambda c: ClusterSums(c).update(rows, weights), start, SAMPLE_STEPS)
@@ -38,9 +41,27 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
     with one_blas_thread():  # the products are too small to be worth more
         starts = [plus_plus(rows, weights, n_clusters, random) for _ in range(N_STARTS)]
     centroids, _ = min(over_threads(run, starts), key=lambda found: found[1])
-    if sample.complete:
-        return centroids
-    return lloyd(lambda c: reduce(source, [ClusterSums(c)])[0], centroids, SOURCE_STEPS)[0]
+    if not sample.complete:
+        near_one = over(source, size)
+        centroids, _ = lloyd(
+            lambda c: reduce(near_one, [ClusterSums(c)])[0], centroids, SOURCE_STEPS
+        )
+    found: Floats = linalg.scaled(centroids, -size)
+    return found
+
+
+def unit_of(rows: Array) -> int:
+    """Power of two by which rows must be divided for their squares to be floats; usually zero."""
+    exponent = linalg.exponent_of(linalg.largest(rows))
+    return exponent if abs(exponent) > linalg.USUAL else 0
+
+
+def over(source: Source, exponent: int) -> Source:
+    """The rows of a source divided by 2^exponent."""
+    if exponent == 0:
+        return source
+    divided = functools.partial(linalg.scaled, exponent=exponent)
+    return MappedSource(source, divided, source.n_features)
 
 
 def lloyd(

@@ -52,7 +52,7 @@ def directions(moments: Moments, n_components: int, side: str) -> Floats:
     Directions without variance are not among them, nor is the last one with variance: removing
     it would turn every row into zero.
     """
-    scatter = moments.scatter
+    scatter = moments.at_unit_scale.scatter
     d = len(scatter)
     if n_components == 0:
         return np.zeros((0, d))

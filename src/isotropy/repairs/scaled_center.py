@@ -60,16 +60,18 @@ class ScaledCenter(InvertibleRepair):
             raise InputError(f"direction_ must be a mean of unit rows, got length {length:g}")
 
     def _apply(self, rows: Array, out: Array) -> None:
-        norms = namespace(rows).sqrt(linalg.squared_norms(rows))
+        norms = like(linalg.lengths(rows), rows)
         out[:] = rows - norms[:, None] * like(self.direction_, rows)
 
     def _revert(self, rows: Array, out: Array) -> None:
         # r = ||x|| solves (1 - m.m) r^2 - 2 (y.m) r - y.y = 0, and its other root is negative
         m = like(self.direction_, rows)
         gap = max(1.0 - float(self.direction_ @ self.direction_), 1e-12)
-        along = rows @ m
-        root = namespace(rows).sqrt(along**2 + gap * linalg.squared_norms(rows))
-        out[:] = rows + ((along + root) / gap)[:, None] * m
+        exponents = linalg.row_exponents(rows)
+        units = linalg.scaled(rows, exponents)
+        along = units @ m
+        root = namespace(rows).sqrt(along**2 + gap * linalg.squared_norms(units))
+        out[:] = linalg.scaled(units + ((along + root) / gap)[:, None] * m, -exponents)
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(

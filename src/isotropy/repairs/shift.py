@@ -88,15 +88,17 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     `frechet` is a lower bound, and no decomposition takes longer than that of so many.
     """
     height = max(1, source.n_samples // N_STRIPES)
+    bound = reach(fitted.at_unit_scale) ** 0.5
     statistics: list[Any] = [
         Stripes(height, 0),
         Stripes(height, 1),
-        Beyond(fitted.mean, reach(fitted)),
+        Beyond(fitted.mean, float(linalg.scaled(np.float64(bound), -fitted.exponent))),
     ]
     first, second, beyond = reduce(source, statistics)
     if not first.n_rows + second.n_rows:
         raise InputError("shift: X must have good rows, got none.")
-    new = copy.copy(first).merge(second)
+    first, second = (part.over(fitted.exponent) for part in (first, second))
+    new, fitted = copy.copy(first).merge(second), fitted.at_unit_scale
     basis = leading(fitted, new, n_directions or source.n_features)
     axes, trace = factor(fitted, basis), spread(fitted)
     return Shift(
@@ -225,7 +227,7 @@ class Stripes(Moments):
 
 
 class Beyond(Statistic):
-    """Weight of the rows whose squared distance from a centre is above a bound."""
+    """Weight of the rows whose distance from a centre is above a bound."""
 
     fields = {
         "center": Field("n_features"),
@@ -233,6 +235,7 @@ class Beyond(Statistic):
         "weight": Field(low=0),
         "outside": Field(low=0),
     }
+    weighted = ("weight", "outside")
 
     def __init__(self, center: Array, bound: float) -> None:
         self.center: Floats = np.asarray(center, dtype=np.float64)
@@ -259,10 +262,8 @@ class Beyond(Statistic):
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         center = linalg.like(self.center, X)
         for _, rows, weight in linalg.blocks(X, w):
-            outside = linalg.double(linalg.squared_norms(rows - center) > self.bound)
-            self.outside += float(
-                outside.sum() if weight is None else outside @ linalg.double(weight)
-            )
+            outside = linalg.double(linalg.lengths(rows - center) > self.bound)
+            self.outside += float(outside.sum() if weight is None else outside @ weight)
         self.weight += float(X.shape[0] if w is None else w.sum())
 
     def _merge(self, other: Beyond) -> None:

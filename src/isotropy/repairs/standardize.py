@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.fields import Field
 from isotropy.linalg import Floats, like
@@ -50,9 +51,11 @@ class Standardize(InvertibleRepair):
 
     def _solve(self, statistic: Moments) -> None:
         self.mean_ = statistic.mean
-        variance = np.maximum(np.diag(statistic.scatter), 0) / statistic.weight
-        rounding = 10 * float(np.finfo(np.float64).eps) * np.abs(self.mean_)
-        self.scale_ = np.where(np.sqrt(variance) > rounding, np.sqrt(variance), 1.0)
+        moments = statistic.at_unit_scale
+        deviation = np.sqrt(np.maximum(np.diag(moments.scatter), 0) / moments.weight)
+        rounding = 10 * float(np.finfo(np.float64).eps) * np.abs(moments.mean)
+        varies = deviation > rounding
+        self.scale_ = np.where(varies, linalg.scaled(deviation, -statistic.exponent), 1.0)
 
     def _apply(self, rows: Array, out: Array) -> None:
         out[:] = (rows - like(self.mean_, rows)) / like(self.scale_, rows)

@@ -123,18 +123,22 @@ class Whiten(InvertibleRepair):
             checks.real(self.shrinkage, "shrinkage", name, 0.0, 1.0)
 
     def _solve(self, statistic: Moments) -> None:
+        self.mean_, exponent, statistic = (
+            statistic.mean, statistic.exponent, statistic.at_unit_scale,
+        )  # fmt: skip
         n = statistic.count
         covariance = statistic.scatter / statistic.weight * n / max(n - 1, 1.0)
         values, vectors = linalg.eigh(covariance)
         values = linalg.resolved(values, statistic.resolution)
-        self.mean_ = statistic.mean
         self.shrinkage_ = self._shrinkage(statistic)
         spread = float(values.mean())
         values = (1 - self.shrinkage_) * values + self.shrinkage_ * spread
         varying = values > 0
         floored = np.where(varying, np.maximum(values, self.eps * spread), 1.0)
         kept = len(values) if self.n_components is None else self.n_components
-        self.scale_ = np.where(varying, floored ** (-self.power / 2), 0.0)[:kept]
+        with np.errstate(over="ignore"):  # what is not finite is refused
+            scale = floored ** (-self.power / 2) * np.exp2(-self.power * exponent)
+        self.scale_ = np.where(varying, scale, 0.0)[:kept]
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])
         self.components_ = (vectors * signs).T[:kept].copy()

@@ -5,6 +5,7 @@ from isotropy.stats.clusters import ClusterMoments, ClusterSums
 from isotropy.stats.directions import Directions
 from isotropy.stats.moments import Moments
 from isotropy.stats.partition import LogPartition
+from isotropy.stats.projections import Projections
 from isotropy.stats.sample import Sample
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Directions",
     "LogPartition",
     "Moments",
+    "Projections",
     "Sample",
     "Statistic",
 ]

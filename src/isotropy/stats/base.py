@@ -13,6 +13,8 @@ from isotropy.checks import Array
 from isotropy.errors import InputError
 from isotropy.fields import Field
 
+USUAL_WEIGHTS = 30  # rows are summed with weights between 2^-30 and 2^30 as they are
+
 
 class Statistic(ABC):
     """A small state of sums over rows.
@@ -25,6 +27,9 @@ class Statistic(ABC):
     fields: ClassVar[dict[str, Field]]
     """Attributes that make up the state, and what each must be when it is read again; one that is
     None is left out of it."""
+
+    weighted: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are sums of weights times something."""
 
     numbers_rows: ClassVar[bool] = False
     """Whether rows of no weight must be passed on, because their numbers count."""
@@ -42,9 +47,22 @@ class Statistic(ABC):
         if w is not None and not self.numbers_rows and not w.all():
             kept = np.flatnonzero(w)  # a row of no weight is a row that is not there
             X, w = X[linalg.index(kept, X)], w[kept]
-        if X.shape[0]:
+        if not X.shape[0]:
+            return self
+        size = 0 if w is None else linalg.exponent_of(float(w.max(initial=0.0)))
+        if abs(size) <= USUAL_WEIGHTS or not self.weighted:
             self._update(X, w, first_row)
+        else:  # float32 holds no such weights: those over a power of two are summed apart
+            part = self.empty()
+            part._update(X, linalg.scaled(w, size), first_row)
+            part._multiply(2.0**size)
+            self.merge(part)
         return self
+
+    def _multiply(self, factor: float) -> None:
+        """Make it what it would be with all weights times a power of two."""
+        for name in self.weighted:
+            setattr(self, name, getattr(self, name) * factor)
 
     def merge(self, other: Self) -> Self:
         """Add the rows that `other` has seen; `other` is left as it was.

@@ -56,6 +56,7 @@ class ClusterSums(_PerCluster):
         "total": Field("n_clusters, n_features"),
         "inertia": Field(low=0),
     }
+    weighted = ("weight", "total", "inertia")
 
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
@@ -86,8 +87,8 @@ class ClusterSums(_PerCluster):
         for _, rows, weight in linalg.blocks(X, w):
             Y = rows - origin
             labels, distances = linalg.nearest(Y, centroids)
-            if exact:
-                Y, weight = double(Y), None if weight is None else double(weight)
+            Y = double(Y) if exact else Y
+            weight = None if weight is None else linalg.like(weight, Y)
             member = xp.astype(labels[:, None] == clusters, Y.dtype)
             if weight is not None:
                 member, distances = member * weight[:, None], distances * weight
@@ -119,6 +120,8 @@ class ClusterMoments(_PerCluster):
     >>> moments.clusters[1].mean
     array([10., 1.])
     """
+
+    weighted = ("clusters",)  # see _multiply
 
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
@@ -173,6 +176,10 @@ class ClusterMoments(_PerCluster):
             if len(members):
                 rows = X[linalg.index(members, X)]
                 cluster.update(rows, None if w is None else w[members])
+
+    def _multiply(self, factor: float) -> None:
+        for cluster in self.clusters:
+            cluster._multiply(factor)
 
     def _merge(self, other: ClusterMoments) -> None:
         for mine, theirs in zip(self.clusters, other.clusters, strict=True):

@@ -14,6 +14,9 @@ from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
 
+EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 throughout
+USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are
+
 
 class Directions(Statistic):
     r"""Sums over unit rows u = x / ||x||, and the sum, minimum and maximum of norms.
@@ -21,6 +24,13 @@ class Directions(Statistic):
     `unit_sum` is sum w u and `unit_square_sum` sum w^2 u^2 for every dimension; `weight` and
     `squared_weight` are sum w and sum w^2 over the same rows. Zero rows have no direction: they
     are counted in `zero_rows` and are in the norms, but in none of the sums over u.
+
+    Notes
+    -----
+    Rows whose squares would leave the range of their dtype are divided by a power of two each, so
+    that directions do not depend on scale. The sum of norms is one of norms over 2^`exponent`.
+    Sums are float64; those of float32 rows of more than 16 dimensions, in updates of more than
+    2^21 numbers, are made in float32 for 256 rows at a time.
 
     Examples
     --------
@@ -32,19 +42,30 @@ class Directions(Statistic):
 
     fields = {
         "totals": Field("5", low=0),
+        "exponent": Field(kind="int", low=-2200, high=2200, optional=True),
         "extremes": Field("2", infinite=True),
         "unit_sum": Field("n_features", optional=True),
         "unit_square_sum": Field("n_features", optional=True, low=0),
+        "resolution": Field(low=0, high=1, optional=True),
     }
+    weighted = ("totals", "unit_sum", "unit_square_sum")  # see _multiply
 
     def __init__(self) -> None:
         self.totals: Array = np.zeros(5)
+        self.exponent = 0
+        self.resolution = 0.0
         self.extremes: Array = np.array([np.inf, -np.inf])
         self.unit_sum: Array | None = None
         self.unit_square_sum: Array | None = None
 
     def empty(self) -> Self:
         return type(self)()
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
+        self = super().from_state(state)
+        self.resolution = self.resolution or 0.0  # earlier versions have none
+        return self
 
     @property
     def n_features(self) -> int | None:
@@ -67,8 +88,9 @@ class Directions(Statistic):
 
     @property
     def norm_sum(self) -> float:
-        """Sum of w ||x||."""
-        return float(self.totals[3])
+        """Sum of w ||x||; infinite where that is too much for a float."""
+        with np.errstate(over="ignore"):
+            return float(linalg.scaled(np.float64(self.totals[3]), -self.exponent))
 
     @property
     def norm_min(self) -> float:
@@ -88,9 +110,16 @@ class Directions(Statistic):
     @property
     def mean_norm(self) -> float:
         """Weighted mean of the norms, zero rows included."""
-        return self.norm_sum / (self.weight + self.zero_weight)
+        with np.errstate(over="ignore"):
+            return float(linalg.scaled(np.float64(self.scaled_mean_norm), -self.exponent))
+
+    @property
+    def scaled_mean_norm(self) -> float:
+        """The mean norm over 2^exponent."""
+        return float(self.totals[3]) / (self.weight + self.zero_weight)
 
     def _check_state(self) -> None:
+        self.exponent = self.exponent or 0  # earlier versions have none
         seen = self._expect_together("unit_sum", "unit_square_sum")
         low, high = self.norm_min, self.norm_max
         if seen != (self.weight + self.zero_weight > 0):
@@ -103,17 +132,32 @@ class Directions(Statistic):
             raise InputError("unit_sum must be a sum of unit rows, got a longer one")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
+        xp = linalg.namespace(X)
         if self.unit_sum is None:
             self.unit_sum = self.unit_square_sum = linalg.zeros(X.shape[1], X)
-        for name in self.fields:
+        for name in ("totals", "extremes", "unit_sum", "unit_square_sum"):
             setattr(self, name, linalg.place(getattr(self, name), X))
+        exact = X.shape[1] <= EXACT_FEATURES or X.shape[0] * X.shape[1] <= linalg.BLOCK_ELEMENTS
         for _, rows, weight in linalg.blocks(X, w):
-            self._add(rows, weight)
+            rows = double(rows) if exact else rows
+            weight = None if weight is None else linalg.like(weight, rows)
+            with np.errstate(over="ignore", under="ignore"):
+                self._add(rows, weight)
+        kind = xp.float64 if exact else X.dtype
+        self.resolution = max(self.resolution, float(xp.finfo(kind).eps))
 
     def _add(self, rows: Array, w: Array | None) -> None:
         xp = linalg.namespace(rows)
         squares = rows * rows
         norms = xp.sqrt(squares @ xp.ones_like(rows[0]))
+        low, high = linalg.usual(rows)
+        least, most = xp.stack((norms.min(), norms.max())).tolist()
+        exponents: Any = 0
+        if not low < least <= most < high:
+            exponents = linalg.row_exponents(rows)
+            rows = linalg.scaled(rows, exponents)
+            squares = rows * rows
+            norms = xp.sqrt(squares @ xp.ones_like(rows[0]))
         seen = norms > 0
         if w is None:
             w = xp.ones_like(norms)
@@ -124,15 +168,44 @@ class Directions(Statistic):
         )
         w, norms = double(w), double(norms)
         kept = xp.where(seen, w, 0 * w)
+        lengths = linalg.scaled(norms, -exponents)
+        if isinstance(exponents, int) or bool(seen.any()):
+            self._cover(exponents if isinstance(exponents, int) else int(exponents[seen].max()))
+        norms = linalg.scaled(norms, self.exponent - exponents) if self.exponent else lengths
         sums = (kept.sum(), kept @ kept, (w - kept).sum(), w @ norms, double(~seen).sum())
         self.totals = self.totals + xp.stack(sums)
         low, high = self.extremes[0], self.extremes[1]
-        self.extremes = xp.stack((xp.minimum(low, norms.min()), xp.maximum(high, norms.max())))
+        self.extremes = xp.stack((xp.minimum(low, lengths.min()), xp.maximum(high, lengths.max())))
+
+    def _cover(self, exponent: int) -> None:
+        """Sum norms over a power of two, where 2^exponent may be too much or too little."""
+        wanted = exponent if abs(exponent) > USUAL_NORMS else 0
+        if wanted == self.exponent:
+            return
+        if self.norm_max > 0:
+            wanted = max(wanted, self.exponent)
+        totals = linalg.to_numpy(self.totals).copy()
+        totals[3] = linalg.scaled(totals[3], wanted - self.exponent)
+        self.totals, self.exponent = linalg.place(totals, self.totals), wanted
+
+    def _multiply(self, factor: float) -> None:
+        factors = np.array([factor, factor**2, factor, factor, 1.0])
+        self.totals = self.totals * linalg.place(factors, self.totals)
+        assert self.unit_sum is not None
+        assert self.unit_square_sum is not None
+        self.unit_sum = self.unit_sum * factor
+        self.unit_square_sum = self.unit_square_sum * factor**2
 
     def _merge(self, other: Directions) -> None:
+        self.to_host()
         theirs = other.state()
-        mine = {name: np.zeros_like(value) for name, value in theirs.items()} | self.state()
+        if self.n_features is None:
+            self.unit_sum = self.unit_square_sum = np.zeros_like(theirs["unit_sum"])
+        if other.norm_max > 0:
+            self._cover(other.exponent)
+        theirs["totals"][3] = linalg.scaled(theirs["totals"][3], self.exponent - other.exponent)
         for name in ("totals", "unit_sum", "unit_square_sum"):
-            setattr(self, name, mine[name] + theirs[name])
-        (low, high), (other_low, other_high) = mine["extremes"], theirs["extremes"]
+            setattr(self, name, getattr(self, name) + theirs[name])
+        (low, high), (other_low, other_high) = self.extremes, theirs["extremes"]
         self.extremes = np.array([min(low, other_low), max(high, other_high)])
+        self.resolution = max(self.resolution, other.resolution)

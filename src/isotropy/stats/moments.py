@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,21 +19,29 @@ from isotropy.stats.base import Statistic
 
 CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
 EXACT_PRODUCTS = 1 << 31  # multiply-adds an update may spend on float64 products of float32 rows
+FAR = 4  # energy about the origin over that about the mean, past which a block has its own origin
+REACH = 20  # rows between 2^-20 and 2^20 are summed as they are, others times a power of two
 
 
 class Moments(Statistic):
-    r"""Sums of 1, y, y y', ||y||^2 y and ||y||^4 with y = x - origin, over weighted rows.
-
-    The origin is the mean of the first block of rows, so that data far from zero keeps its
-    digits; every public value is about the mean, whatever the origin was.
+    r"""Sums of 1, y y', ||y||^2 y and ||y||^4 with y = x - mean, over weighted rows.
 
     Parameters
     ----------
     origin : array of shape (n_features,), optional
-        Sum about this point instead.
+        A point near the rows, about which blocks of them are summed; by default the mean of the
+        first block.
 
     Notes
     -----
+    A block of rows is summed about the origin, or about its own mean where the origin is far from
+    it, and blocks are joined by the formulas of Chan, Golub and LeVeque 1983. Their second moments
+    are added and never subtracted, so the order of rows costs no digits.
+
+    The sums are of rows divided by 2^`exponent`, which is zero unless rows are very large or very
+    small; so no sum leaves the range of floats, whatever the scale. `at_unit_scale` are the moments
+    of the rows so divided.
+
     Sums are float64. Products of float32 rows are made in float32 within a block and then added
     up in float64 (on 40,000 x 768 rows: right to 2e-9 of the trace, 5e-8 of an eigenvalue);
     updates of less than 2^31 multiply-adds are made in float64 throughout. `resolution` is the
@@ -50,21 +61,26 @@ class Moments(Statistic):
     needs_rows = True
     fields = {
         "origin": Field("n_features", optional=True),
+        "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
         "n_rows": Field(kind="int", low=0),
         "weight": Field(low=0),
         "total": Field("n_features", optional=True),
-        "products": Field("n_features, n_features", optional=True),
+        "within": Field("n_features, n_features", optional=True),
+        "products": Field("n_features, n_features", optional=True),  # of earlier versions
         "third": Field("n_features", optional=True, infinite=True),
         "fourth": Field(infinite=True),
         "resolution": Field(low=0, high=1),
     }
+    weighted = ("weight", "total", "within", "third", "fourth")
+    products: Array | None = None
 
     def __init__(self, origin: Array | None = None) -> None:
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
+        self.exponent = 0
         self.n_rows = 0
         self.weight = 0.0
-        self.total: Array | None = None
-        self.products: Array | None = None
+        self.total: Array | None = None  # of (x - origin) / 2^exponent
+        self.within: Array | None = None  # the others are about the mean
         self.third: Array | None = None
         self.fourth: Array = 0.0
         self.resolution = 0.0
@@ -76,10 +92,18 @@ class Moments(Statistic):
         if self.origin is not None:
             return self
         first = next(linalg.blocks(linalg.native(rows)))[1]
-        mean = linalg.to_numpy(linalg.column_sums(double(first))) / first.shape[0]
-        with np.errstate(over="ignore"):
-            single = mean.astype(np.float32)  # exact in either dtype
-        return type(self)(single if np.isfinite(single).all() else mean)
+        mean, size = middle(first)
+        single = mean.astype(np.float32).astype(np.float64)  # exact in either dtype
+        return type(self)(linalg.scaled(single, -size))
+
+    @classmethod
+    def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
+        self = super().from_state(state)
+        if self.products is not None:  # of an earlier version, whose sums are about the origin
+            sums = (self.total, self.products, self.third, self.fourth)
+            RawSums(self._origin, 0, self.weight, *sums).fill(self)
+            self.products = None
+        return self
 
     @property
     def n_features(self) -> int | None:
@@ -97,85 +121,92 @@ class Moments(Statistic):
     @property
     def mean(self) -> Floats:
         """Weighted mean of the rows."""
-        return self._origin + linalg.to_numpy(self.total) / self.weight
+        within = linalg.to_numpy(self.total) / self.weight
+        mean: Floats = self._origin + linalg.scaled(within, -self.exponent)
+        return mean
 
     @property
     def scatter(self) -> Floats:
         """Sum of w (x - mean)(x - mean)', of shape (n_features, n_features)."""
-        total, products = linalg.to_numpy(self.total), linalg.to_numpy(self.products)
-        scatter = products - np.outer(total, total) / self.weight
-        constant = np.diag(scatter) <= CANCELLED * np.diag(products)
-        scatter[constant], scatter[:, constant] = 0.0, 0.0
+        scatter: Floats = linalg.scaled(linalg.to_numpy(self.within), -2 * self.exponent)
         return scatter
-
-    @property
-    def centred(self) -> Moments:
-        """The same moments with the mean as origin."""
-        return self.about(self.mean)
 
     @property
     def centred_fourth(self) -> float:
         """Sum of w ||x - mean||^4."""
-        return self._fourth_about(self.mean - self._origin)
+        return float(linalg.scaled(np.float64(self.fourth), -4 * self.exponent))
+
+    @property
+    def at_unit_scale(self) -> Moments:
+        """Moments of the rows divided by 2^exponent."""
+        return self.times(-self.exponent)
+
+    def times(self, exponent: int) -> Moments:
+        """Moments of the rows multiplied by 2^exponent."""
+        if exponent == 0:
+            return self
+        found = copy.copy(self)
+        found.origin = linalg.scaled(self._origin, -exponent)
+        found.exponent = self.exponent + exponent
+        return found
+
+    def over(self, exponent: int) -> Moments:
+        """Moments of the rows divided by 2^exponent, with sums of just these."""
+        found = self.times(-exponent)
+        if found.exponent == 0:
+            return found
+        names = ("total", "within", "third")
+        found = copy.copy(found)
+        *sums, found.fourth = found._divided_by(0, names, linalg.to_numpy)
+        for name, part in zip(names, sums, strict=True):
+            setattr(found, name, part)
+        found.exponent = 0
+        return found
+
+    @property
+    def centred(self) -> RawSums:
+        """Sums about the mean."""
+        return self.about(self.mean)
+
+    def about(self, origin: Floats) -> RawSums:
+        """Sums of y, y y', ||y||^2 y and ||y||^4 with y = x - origin."""
+        e, weight = self.exponent, self.weight
+        total, within, third = (
+            linalg.to_numpy(part) for part in (self.total, self.within, self.third)
+        )
+        shift = linalg.scaled(self._origin, e) - linalg.scaled(origin, e) + total / weight
+        third, fourth = moved(-shift, weight, within, third, float(self.fourth))
+        sums = (weight * shift, within + weight * np.outer(shift, shift), third, np.float64(fourth))
+        return RawSums(
+            origin, 0, weight, *(linalg.scaled(part, -k * e) for k, part in enumerate(sums, 1))
+        )
 
     @property
     def _origin(self) -> Floats:
         return np.asarray(linalg.to_numpy(self.origin), dtype=np.float64)
 
-    def about(self, origin: Floats) -> Moments:
-        """The same moments about another origin."""
-        shift = origin - self._origin
-        if not shift.any():
-            return self
-        total, products, third = (
-            linalg.to_numpy(part) for part in (self.total, self.products, self.third)
-        )
-        along, length = float(shift @ total), float(shift @ shift)
-        trace = float(np.trace(products))
-        moved = Moments(origin)
-        moved.n_rows, moved.weight, moved.resolution = self.n_rows, self.weight, self.resolution
-        moved.total = total - self.weight * shift
-        cross = np.outer(shift, total - self.weight / 2 * shift)
-        moved.products = products - cross - cross.T
-        moved.third = (
-            third
-            - 2 * products @ shift
-            + length * total
-            - (trace - 2 * along + self.weight * length) * shift
-        )
-        moved.fourth = self._fourth_about(shift)
-        return moved
-
-    def _fourth_about(self, shift: Floats) -> float:
-        total, products, third = (
-            linalg.to_numpy(part) for part in (self.total, self.products, self.third)
-        )
-        along, length = float(shift @ total), float(shift @ shift)
-        return (
-            float(self.fourth)
-            - 4 * float(shift @ third)
-            + 4 * float(shift @ products @ shift)
-            + length * (2 * float(np.trace(products)) - 4 * along + self.weight * length)
-        )
-
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        if self.total is None:
-            self._start(X)
-        for name in ("total", "products", "third"):
-            setattr(self, name, linalg.place(getattr(self, name), X))
+        if self.origin is None:
+            self.origin = self.settled(X).origin
         exact = X.shape[0] * X.shape[1] ** 2 < EXACT_PRODUCTS
-        origin = linalg.like(self.origin, X)
-        for _, rows, weight in linalg.blocks(X, w):
-            if exact:
-                rows, weight = double(rows), None if weight is None else double(weight)
-            self._add(rows - origin, weight)
-        self.weight += float(X.shape[0] if w is None else w.sum())
+        sums = RawSums.none(self._origin, self.exponent, X)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            for _, rows, weight in linalg.blocks(X, w):
+                rows = double(rows) if exact else rows
+                weight = None if weight is None else linalg.like(weight, rows)
+                if not sums.add(rows, weight):
+                    self._join(sums)
+                    sums = RawSums.none(*place_of(rows, weight), X)
+                    sums.add(rows, weight, always=True)
+            self._join(sums)
         kind = linalg.namespace(X).float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
         self.n_rows += int(X.shape[0])
 
     def _check_state(self) -> None:
-        seen = self._expect_together("total", "products", "third")
+        self.exponent = self.exponent or 0
+        name = "within" if self.products is None else "products"
+        seen = self._expect_together("total", name, "third")
         if seen != (self.n_rows > 0) or seen != (self.weight > 0):
             raise InputError(
                 "n_rows, weight and sums must be of the same rows, got "
@@ -186,42 +217,164 @@ class Moments(Statistic):
         if self.origin is None:
             raise InputError("there must be origin, which is missing")
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, products = self.mean, np.asarray(self.products)
+            mean, products = self.mean, np.asarray(getattr(self, name))
             size = np.abs(products).max() + self.weight * np.square(np.abs(mean)).max()
             rounding = HALF_THE_DIGITS * size
         if not np.isfinite(mean).all():
             raise InputError(f"weight must be large enough for a mean, got {self.weight:g}")
         if not (np.abs(products - products.T) <= rounding).all():
-            raise InputError("products must be symmetric, got others")
+            raise InputError(f"{name} must be symmetric, got others")
         if not (np.diag(products) >= -rounding).all():
-            raise InputError("products must have no negative diagonal, got one")
+            raise InputError(f"{name} must have no negative diagonal, got one")
 
-    def _start(self, X: Array) -> None:
-        if self.origin is None:
-            self.origin = self.settled(X).origin
-        d = X.shape[1]
-        self.total, self.third = linalg.zeros(d, X), linalg.zeros(d, X)
-        self.products = linalg.zeros((d, d), X)
-
-    def _add(self, Y: Array, w: Array | None) -> None:
-        xp = linalg.namespace(Y)
-        radius = linalg.squared_norms(Y)
-        half = Y if w is None else Y * xp.sqrt(w)[:, None]
-        self.total += linalg.column_sums(Y, w)
-        self.products += half.T @ half
-        weighted = radius if w is None else w * radius
-        self.third += linalg.column_sums(Y, weighted)
-        self.fourth = self.fourth + double(weighted) @ double(radius)
+    def _join(self, sums: RawSums) -> None:
+        """Add the rows of some blocks; those that follow are summed about the same origin."""
+        if sums.weight > 0:
+            self._add(sums.fill(Moments()), lambda part: linalg.place(part, sums.total))
+            gap = linalg.scaled(self._origin - sums.origin, self.exponent)
+            self.total = self.total + self.weight * linalg.place(gap, sums.total)
+            self.origin = sums.origin
 
     def _merge(self, other: Moments) -> None:
-        if self.total is None:
-            self.origin = other.origin if self.origin is None else self.origin
-            self._start(np.zeros((1, other.n_features or 0)))
-        moved = other.about(self._origin)
-        for name in ("total", "products", "third"):
-            mine, theirs = linalg.to_numpy(getattr(self, name)), getattr(moved, name)
-            setattr(self, name, mine + linalg.to_numpy(theirs))
+        self._add(other, linalg.to_numpy)
         self.n_rows += other.n_rows
-        self.weight += other.weight
-        self.fourth = float(self.fourth) + float(moved.fourth)
         self.resolution = max(self.resolution, other.resolution)
+
+    def _add(self, other: Moments, place: Any) -> None:
+        """Add the sums of another, with arrays brought to where `place` puts them."""
+        sums = ("total", "within", "third")
+        if self.total is None:
+            self.origin, self.exponent = other.origin, other.exponent
+            self.weight, self.fourth = other.weight, other.fourth
+            for name in sums:
+                setattr(self, name, place(getattr(other, name)))
+            return
+        exponent = max(self.exponent, other.exponent)
+        mine, theirs = (part._divided_by(exponent, sums, place) for part in (self, other))
+        (total, within, third, fourth), (total_2, within_2, third_2, fourth_2) = mine, theirs
+        xp, first, second = linalg.namespace(total), self.weight, other.weight
+        whole = first + second
+        apart = place(linalg.scaled(other._origin - self._origin, exponent))
+        shares = total / first, total_2 / second
+        gap = apart + shares[1] - shares[0]
+        rounding = 4 * float(np.finfo(np.float64).eps)
+        rounding = rounding * (xp.abs(apart) + xp.abs(shares[0]) + xp.abs(shares[1]))
+        gap = xp.where(xp.abs(gap) > rounding, gap, xp.zeros_like(gap))
+        third, fourth = moved(gap * (second / whole), first, within, third, fourth)
+        third_2, fourth_2 = moved(-gap * (first / whole), second, within_2, third_2, fourth_2)
+        self.exponent, self.weight = exponent, whole
+        self.total = total + total_2 + second * apart
+        self.within = within + within_2 + (first * (second / whole) * gap)[:, None] * gap
+        self.third, self.fourth = third + third_2, fourth + fourth_2
+
+    def _divided_by(self, exponent: int, names: tuple[str, ...], place: Any) -> list[Array]:
+        """The sums of rows divided by 2^exponent."""
+        e = exponent - self.exponent
+        arrays = [linalg.scaled(place(getattr(self, n)), k * e) for k, n in enumerate(names, 1)]
+        return [*arrays, linalg.scaled(place(self.fourth) if e else self.fourth, 4 * e)]
+
+
+@dataclass
+class RawSums:
+    """Sums of 1, y, y y', ||y||^2 y and ||y||^4 with y = (x - origin) / 2^exponent."""
+
+    origin: Floats
+    exponent: int
+    weight: float
+    total: Array
+    products: Array
+    third: Array
+    fourth: Array
+
+    @classmethod
+    def none(cls, origin: Floats, exponent: int, X: Array) -> RawSums:
+        """Of no rows, on the device of X."""
+        d = X.shape[1]
+        total, third, products = (linalg.zeros(shape, X) for shape in (d, d, (d, d)))
+        return cls(origin, exponent, 0.0, total, products, third, 0.0)
+
+    def add(self, rows: Array, w: Array | None, always: bool = False) -> bool:
+        """Add the rows, unless they are far from the origin or need another exponent."""
+        xp = linalg.namespace(rows)
+        Y = linalg.scaled(rows, self.exponent) - linalg.like(
+            linalg.scaled(self.origin, self.exponent), rows
+        )
+        radius = linalg.squared_norms(Y)
+        total = linalg.column_sums(Y, w)
+        weighted = radius if w is None else w * radius
+        weight = float(Y.shape[0]) if w is None else float(double(w).sum())
+        sums = (double(weighted).sum(), double(radius.max()), total @ total)
+        energy, top, drift = xp.stack(sums).tolist()
+        if not always and not self._fits(Y, weight, energy, top, drift):
+            return False
+        half = Y if w is None else Y * xp.sqrt(w)[:, None]
+        self.weight += weight
+        self.total += total
+        self.products += half.T @ half
+        self.third += linalg.column_sums(Y, weighted)
+        self.fourth = self.fourth + double(weighted) @ double(radius)
+        return True
+
+    @staticmethod
+    def _fits(Y: Array, weight: float, energy: float, top: float, drift: float) -> bool:
+        if (
+            not math.isfinite(energy)
+            or top > 4.0**REACH
+            or drift * FAR > weight * energy * (FAR - 1)
+        ):
+            return False
+        return top > 4.0**-REACH or not bool((Y != 0).any())
+
+    def fill(self, moments: Moments) -> Moments:
+        """The moments, with these sums about their own mean."""
+        total, products = self.total, self.products
+        xp, shift = linalg.namespace(total), total / self.weight
+        within = products - total[:, None] * shift
+        left, whole = xp.linalg.diagonal(within), xp.linalg.diagonal(products)
+        constant = left <= CANCELLED * whole
+        if bool(constant.any()):
+            within[constant, :], within[:, constant] = 0.0, 0.0
+        trace, length = whole.sum(), shift @ shift
+        moments.third = self.third - 2 * (products @ shift)
+        moments.third += (2 * self.weight * length - trace) * shift
+        moments.fourth = (
+            self.fourth
+            - 4 * (shift @ self.third)
+            + 4 * (shift @ (products @ shift))
+            + length * (2 * trace - 3 * self.weight * length)
+        )
+        moments.origin, moments.exponent, moments.weight = self.origin, self.exponent, self.weight
+        moments.total, moments.within = total, within
+        return moments
+
+
+def moved(shift: Array, weight: float, within: Array, third: Array, fourth: Any) -> tuple[Any, Any]:
+    """Third and fourth sums about a point that lies `shift` from the mean."""
+    trace, length = linalg.namespace(within).linalg.trace(within), shift @ shift
+    turned = within @ shift
+    return (
+        third - 2 * turned - (trace + weight * length) * shift,
+        fourth
+        - 4 * (shift @ third)
+        + 4 * (shift @ turned)
+        + length * (2 * trace + weight * length),
+    )
+
+
+def middle(rows: Array, w: Array | None = None) -> tuple[Floats, int]:
+    """The mean of some rows over 2^e, in digits that the rows' dtype has, and e."""
+    xp = linalg.namespace(rows)
+    size = linalg.exponent_of(linalg.largest(rows))
+    weight = float(rows.shape[0]) if w is None else float(double(w).sum())
+    sums = linalg.column_sums(double(linalg.scaled(rows, size)), None if w is None else double(w))
+    mean = linalg.to_numpy(sums) / weight
+    single = rows.dtype == xp.float32
+    return (mean.astype(np.float32).astype(np.float64) if single else mean), size
+
+
+def place_of(rows: Array, w: Array | None) -> tuple[Floats, int]:
+    """The mean of some rows, and the exponent that brings their distances from it near one."""
+    mean, size = middle(rows, w)
+    apart = linalg.scaled(rows, size) - linalg.like(mean, rows)
+    exponent = size + linalg.exponent_of(linalg.largest(apart))
+    return linalg.scaled(mean, -size), exponent if abs(exponent) > REACH else 0

@@ -14,6 +14,8 @@ from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 
+WIDE = 2.0**10  # norms past which float32 rows are multiplied in float64
+
 
 class LogPartition(Statistic):
     r"""log sum_w exp(u.w) and log sum_w exp(-u.w) for every column u of a basis.
@@ -26,7 +28,8 @@ class LogPartition(Statistic):
         Subtracted from every row.
     largest_norm : float, optional
         No row, after `center`, is longer. Then no product u.w is larger either, and where that is
-        within the range of exp, blocks need no shift.
+        within the range of exp, blocks need no shift; where it is above 1,024, float32 rows are
+        multiplied in float64, which keeps the digits that exp needs.
 
     Notes
     -----
@@ -49,7 +52,9 @@ class LogPartition(Statistic):
         "weight": Field(low=0),
         "log_plus": Field("n_directions", infinite=True),
         "log_minus": Field("n_directions", infinite=True),
+        "resolution": Field(low=0, high=1, optional=True),
     }
+    weighted = ("weight", "log_plus", "log_minus")  # see _multiply
 
     def __init__(
         self, basis: Array, center: Array | None = None, largest_norm: float | None = None
@@ -60,6 +65,7 @@ class LogPartition(Statistic):
         self.center = None if center is None else np.asarray(center, dtype=np.float64)
         self.largest_norm = largest_norm
         self.weight = 0.0
+        self.resolution = 0.0
         self.log_plus: Array = np.full(self.basis.shape[1], -np.inf)
         self.log_minus: Array = np.full(self.basis.shape[1], -np.inf)
 
@@ -71,27 +77,33 @@ class LogPartition(Statistic):
         return int(self.basis.shape[0])
 
     def _check_state(self) -> None:
+        self.resolution = self.resolution or 0.0
         for name in ("log_plus", "log_minus"):
             logs = getattr(self, name)
             if not (np.isfinite(logs) if self.weight > 0 else logs == -np.inf).all():
                 raise InputError(f"weight and {name} must be of the same rows, got others")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        basis = linalg.like(self.basis, X)
-        near, rest = None, linalg.zeros(self.basis.shape[1], X)
-        if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
-            near = linalg.like(self.center, X)
-            left_out = self.center - linalg.to_numpy(double(near))
-            rest = linalg.place(left_out @ self.basis, X)
+        xp, room = linalg.namespace(X), None
+        wide = self.largest_norm is not None and self.largest_norm > WIDE
         self.log_plus = linalg.place(self.log_plus, X)
         self.log_minus = linalg.place(self.log_minus, X)
-        xp, room = linalg.namespace(X), None
-        for _, rows, weight in linalg.blocks(X, w):
-            if room is None or room.shape[0] != rows.shape[0]:
-                room = linalg.empty((rows.shape[0], basis.shape[1]), X)
-            scores = xp.matmul(rows if near is None else rows - near, basis, out=room)
-            self._add(scores, weight, rest)
+        given = double(X[:1]) if wide else X[:1]  # of the dtype in which to multiply
+        basis = linalg.like(self.basis, given)
+        near, rest = None, linalg.zeros(self.basis.shape[1], X)
+        if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
+            near = linalg.like(self.center, given)
+            left_out = self.center - linalg.to_numpy(double(near))
+            rest = linalg.place(left_out @ self.basis, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _, rows, weight in linalg.blocks(X, w):
+                rows = double(rows) if wide else rows
+                if room is None or room.shape[0] != rows.shape[0]:
+                    room = linalg.empty((rows.shape[0], basis.shape[1]), rows)
+                scores = xp.matmul(rows if near is None else rows - near, basis, out=room)
+                self._add(scores, weight, rest)
         self.weight += float(X.shape[0] if w is None else w.sum())
+        self.resolution = max(self.resolution, float(xp.finfo(given.dtype).eps))
 
     def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
         xp = linalg.namespace(scores)
@@ -111,6 +123,11 @@ class LogPartition(Statistic):
         self.log_plus = xp.logaddexp(self.log_plus, plus + double(high) - rest)
         self.log_minus = xp.logaddexp(self.log_minus, minus - double(low) + rest)
 
+    def _multiply(self, factor: float) -> None:
+        self.weight *= factor
+        self.log_plus = self.log_plus + float(np.log(factor))
+        self.log_minus = self.log_minus + float(np.log(factor))
+
     def _expect_same_settings(self, other: Self) -> None:
         same = np.array_equal(self.basis, other.basis) and (
             np.array_equal(self.center, other.center)
@@ -125,6 +142,7 @@ class LogPartition(Statistic):
             mine, theirs = (linalg.to_numpy(getattr(part, name)) for part in (self, other))
             setattr(self, name, np.logaddexp(mine, theirs))
         self.weight += other.weight
+        self.resolution = max(self.resolution, other.resolution)
 
 
 def _log_sum(terms: Array, w: Array | None) -> Array:
@@ -132,4 +150,5 @@ def _log_sum(terms: Array, w: Array | None) -> Array:
     if w is None:
         return xp.log(linalg.column_sums(terms))
     most = xp.max(w)  # weights of any size stay in the range of the dtype
-    return xp.log(linalg.column_sums(terms, w / most)) + xp.log(double(most))
+    sums = linalg.column_sums(terms, linalg.like(w / most, terms))
+    return xp.log(sums) + xp.log(double(most))
