@@ -206,7 +206,7 @@ def test_a_chunk_that_no_worker_can_read_gets_one_line(local, rows, marks, raise
 
 def test_parts_that_no_worker_can_write_leave_nothing(local, rows, marks, raises):
     repair = isotropy.load("r.safetensors")
-    source = marks.held(rows, 5, die)
+    source = marks.held(rows, 5, run_out)
     raises(repair.transform, source, out="fixed", engine=local, error=ClusterError, says="memory")
 
 
