@@ -61,6 +61,7 @@ class Moments(Statistic):
     needs_rows = True
     fields = {
         "origin": Field("n_features", optional=True),
+        "near": Field("n_features", optional=True),
         "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
         "n_rows": Field(kind="int", low=0),
         "weight": Field(low=0),
@@ -76,10 +77,11 @@ class Moments(Statistic):
 
     def __init__(self, origin: Array | None = None) -> None:
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
+        self.near: Array | None = None  # the point that blocks are summed about by now
         self.exponent = 0
         self.n_rows = 0
         self.weight = 0.0
-        self.total: Array | None = None  # of (x - origin) / 2^exponent
+        self.total: Array | None = None  # of (x - near) / 2^exponent
         self.within: Array | None = None  # the others are about the mean
         self.third: Array | None = None
         self.fourth: Array = 0.0
@@ -146,7 +148,7 @@ class Moments(Statistic):
         if exponent == 0:
             return self
         found = copy.copy(self)
-        found.origin = linalg.scaled(self._origin, -exponent)
+        found.origin = found.near = linalg.scaled(self._origin, -exponent)
         found.exponent = self.exponent + exponent
         return found
 
@@ -183,7 +185,8 @@ class Moments(Statistic):
 
     @property
     def _origin(self) -> Floats:
-        return np.asarray(linalg.to_numpy(self.origin), dtype=np.float64)
+        origin = self.origin if self.near is None else self.near
+        return np.asarray(linalg.to_numpy(origin), dtype=np.float64)
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         if self.origin is None:
@@ -233,7 +236,7 @@ class Moments(Statistic):
             self._add(sums.fill(Moments()), lambda part: linalg.place(part, sums.total))
             gap = linalg.scaled(self._origin - sums.origin, self.exponent)
             self.total = self.total + self.weight * linalg.place(gap, sums.total)
-            self.origin = sums.origin
+            self.near = sums.origin
 
     def _merge(self, other: Moments) -> None:
         self._add(other, linalg.to_numpy)
@@ -244,7 +247,8 @@ class Moments(Statistic):
         """Add the sums of another, with arrays brought to where `place` puts them."""
         sums = ("total", "within", "third")
         if self.total is None:
-            self.origin, self.exponent = other.origin, other.exponent
+            self.near, self.exponent = other._origin, other.exponent
+            self.origin = self.near if self.origin is None else self.origin
             self.weight, self.fourth = other.weight, other.fourth
             for name in sums:
                 setattr(self, name, place(getattr(other, name)))
@@ -343,7 +347,8 @@ class RawSums:
             + 4 * (shift @ (products @ shift))
             + length * (2 * trace - 3 * self.weight * length)
         )
-        moments.origin, moments.exponent, moments.weight = self.origin, self.exponent, self.weight
+        moments.near, moments.exponent, moments.weight = self.origin, self.exponent, self.weight
+        moments.origin = self.origin if moments.origin is None else moments.origin
         moments.total, moments.within = total, within
         return moments
 
