@@ -339,15 +339,17 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def _mapped(self, function: Any, rows: Array, n_out: int) -> Array:
         """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
 
-        def checked(part: Array, out: Array) -> None:
+        def quiet(part: Array, out: Array) -> None:
             with np.errstate(all="ignore"):  # looked for afterwards
                 function(part, out)
-            check_range(out, type(self).__name__)
+            if not wide:
+                check_range(out, type(self).__name__)
 
-        if not self._wide():
-            return self._blockwise(checked, rows, n_out)
+        wide = self._wide()
+        if not wide:
+            return self._blockwise(quiet, rows, n_out)
         with np.errstate(over="ignore"):
-            out = linalg.like(self._blockwise(checked, linalg.double(rows), n_out), rows)
+            out = linalg.like(self._blockwise(quiet, linalg.double(rows), n_out), rows)
         check_range(out, type(self).__name__)
         return out
 
