@@ -49,7 +49,7 @@ def static_folder(name_or_path: Any) -> Path | None:
     StaticEmbedding. Of a name on the hub, the files are fetched.
     """
     path = Path(os.fspath(name_or_path))
-    if not path.exists() and path.suffix != ".gguf":
+    if not os.path.exists(path) and path.suffix != ".gguf":
         path = _fetched(os.fspath(name_or_path)) or path
     modules, config = _quietly(path / "modules.json"), _quietly(path / "config.json")
     if isinstance(modules, list) and modules and _is_static_module(modules[0]):
@@ -57,8 +57,8 @@ def static_folder(name_or_path: Any) -> Path | None:
         return folder if folder.resolve().is_relative_to(path.resolve()) else None
     if isinstance(config, dict) and config.get("model_type") == "model2vec":
         return path
-    if modules is None and config is None and (path / "tokenizer.json").is_file():
-        return path if (path / STATIC_TABLE).is_file() else None
+    if modules is None and config is None and os.path.isfile(path / "tokenizer.json"):
+        return path if os.path.isfile(path / STATIC_TABLE) else None
     return None
 
 
