@@ -144,9 +144,9 @@ def first(arrays, name):
 
 STATES = {
     "NaN": lambda a: a[first(a, "total")].fill(np.nan),
-    "infinite": lambda a: a[first(a, "products")].fill(np.inf),
+    "infinite": lambda a: a[first(a, "within")].fill(np.inf),
     "another width": lambda a: a.update({first(a, "total"): np.zeros(5)}),
-    "transposed away": lambda a: a.update({first(a, "products"): np.zeros((4, 5))}),
+    "transposed away": lambda a: a.update({first(a, "within"): np.zeros((4, 5))}),
     "float32": lambda a: a.update({first(a, "total"): np.zeros(4, dtype=np.float32)}),
     "no weight": lambda a: a.update({first(a, "weight"): np.array(0.0)}),
     "a negative count": lambda a: a.update({first(a, "n_rows"): np.array(-1)}),

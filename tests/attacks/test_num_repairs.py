@@ -73,8 +73,7 @@ def test_shift_does_not_depend_on_scale(power):
 def test_rows_that_no_longer_fit_are_refused(dtype, raises):
     top = float(np.finfo(dtype).max)
     X = np.array([[top, 1.0], [-top, 2.0], [-top, 3.0]]).astype(dtype)
-    says = f"the repaired rows must fit {'float32' if dtype == 'float32' else dtype}, got 1 with"
-    raises(Center().fit(X).transform, X, says=says, error=InputError)
+    raises(Center().fit(X).transform, X, says=f"must fit {dtype}, got ", error=InputError)
 
 
 def test_a_scale_that_cannot_be_undone_is_refused(raises):

@@ -39,7 +39,7 @@ READ = {
 FOLDERS = {"train": {"model", "data", "models"}}  # inputs that are folders
 NOT_FILES = {  # texts that are no files of anybody
     "metrics", "column", "text_column", "device", "scheduler", "title", "note", "side", "whitening",
-    "layer", "pool", "repairs", "option", "part", "space", "tasks", "method",
+    "layer", "pool", "repairs", "option", "header", "part", "space", "tasks", "method",
 }  # fmt: skip
 SUFFIX = {"report": ".html", "layers": ".html"}  # that the output must have
 SPELLINGS = (

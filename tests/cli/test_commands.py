@@ -419,7 +419,8 @@ def test_real_commands_are_silent_when_piped(path, X, tmp_path):
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-4)
     code, stdout, stderr = command("measure", tmp_path / "no.npy", "--json")
     assert (code, stdout) == (2, "")
-    assert stderr == f"measure: there is no file {str(tmp_path / 'no.npy')!r}. Check the path.\n"
+    message = f"measure: there is no file {str(tmp_path / 'no.npy')!r}. Check the path."
+    assert json.loads(stderr) == {"error": message}
 
 
 def test_a_warning_does_not_spoil_the_output(tmp_path):

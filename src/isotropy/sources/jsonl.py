@@ -16,7 +16,7 @@ from isotropy.sources import paths
 from isotropy.sources.columns import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Rows
 from isotropy.sources.lines import BLOCK, LinesFile, first_lines, mark, text_rows
-from isotropy.sources.tables import expect_flat
+from isotropy.sources.tables import expect_flat, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')
 SPACES = (ord(" "), ord("\t"))
@@ -80,6 +80,7 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
 def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
     """Lines as a table of the schema's fields, or of all where there is none yet."""
     expect_flat(data, 1)
+    expect_utf8(data, 1)  # Arrow takes any bytes for text
     return arrow_json.read_json(
         pa.BufferReader(data),
         arrow_json.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
@@ -176,6 +177,7 @@ def _explain(data: bytes, line: int, schema: pa.Schema | None, error: Exception)
     reason = str(error).splitlines()[0]
     try:
         expect_flat(data, line)
+        expect_utf8(data, line)
     except FormatError as wrong:
         return str(wrong)
     for number, text in enumerate(data.split(b"\n"), line):

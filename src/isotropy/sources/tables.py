@@ -190,6 +190,12 @@ def _decoded(raw: bytes, line: int) -> str:
         ) from None
 
 
+def expect_utf8(data: bytes, line: int) -> None:
+    """Raise where lines, the first of which has number `line`, are not UTF-8."""
+    if not data.isascii():
+        _decoded(data, line)
+
+
 # Records
 
 
