@@ -185,7 +185,7 @@ def test_bad_input_gives_one_line_and_writes_nothing(bert, texts, tmp_path):
     (tmp_path / "notes").mkdir()
     out = ("--out", tmp_path / "x.npy")
     cases = [
-        ((bert, tmp_path / "latin1.txt", *out), "must be UTF-8, got other bytes in line 2"),
+        ((bert, tmp_path / "latin1.txt", *out), "must be UTF-8, got byte 0xe9 in line 2"),
         ((bert, tmp_path / "none.txt", *out), "embed: there is no file"),
         ((tmp_path / "notes", texts, *out), "holds no model"),
         ((bert, texts, "--out", tmp_path / "x.doc"), "must end in one of"),

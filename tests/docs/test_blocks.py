@@ -49,7 +49,7 @@ def left_by_the_demo(folder):
         words = demo.SETS["smollm2"]()
     except MissingExtraError as error:
         pytest.skip(str(error))
-    demo.prepared(folder)
+    demo.prepared(folder, [], overwrite=False)
     demo.write_rows(folder / "smollm2.parquet", words)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, markup
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, brief
 from isotropy.evidence.advice import percent, plain, signed
 from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
 from isotropy.evidence.change import linear_cka, neighbour_overlap
@@ -212,8 +212,6 @@ def compare(
     checks.integer(seed, "seed", "compare", 0)
     checks.function(progress, "progress", "compare")
     checks.flag(transductive, "transductive", "compare")
-    if part is not None:
-        checks.choice(part, "part", "compare", ("train", "dev", "test", "all"))
     if transductive and fit_on is not None:
         raise InputError(
             "compare: fit_on must not be given with transductive, which fits on the evaluated "
@@ -252,10 +250,10 @@ def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
 def evaluated_part(task: Task, part: str | None) -> str:
     """The part that is evaluated."""
     chosen = part or next(p for p in ("dev", "test", "all", "train") if p in task.parts)
-    if chosen != "all" and chosen not in task.parts:
+    if chosen != "all" and (not isinstance(chosen, str) or chosen not in task.parts):
         raise InputError(
-            f"compare: part must be one of {', '.join(task.parts)} of {task.name!r}, got "
-            f"{chosen!r}."
+            f"compare: part must be one of {', '.join(task.parts)} of {brief(task.name)}, got "
+            f"{brief(chosen)}."
         )
     return chosen
 
