@@ -161,7 +161,7 @@ def test_bad_input_gives_one_line(bert, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "x.txt").write_text("one\n")
     cases = [
-        ((bert, tmp_path / "latin1.txt"), "must be UTF-8, got other bytes in line 1"),
+        ((bert, tmp_path / "latin1.txt"), "must be UTF-8, got byte 0xe9 in line 1"),
         ((bert, tmp_path / "none.txt"), "layers: there is no file"),
         ((tmp_path / "notes", tmp_path / "x.txt"), "holds no model"),
     ]

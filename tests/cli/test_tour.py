@@ -93,7 +93,7 @@ def test_json_and_seed_are_the_same_everywhere():
     for name, command in COMMANDS.items():
         options = {parameter.opts[0]: parameter for parameter in command.params}
         if "--json" in options:
-            assert options["--json"].help == "Print one JSON object.", name
+            assert options["--json"].help.startswith("Print one JSON object;"), name
         if "--seed" in options:
             assert options["--seed"].default in (0, None), name
 
