@@ -390,7 +390,7 @@ def small(part=None, n=30):
         (lambda t, X: compare(X, t, part="some"), "part must be one of all of 'sts', got 'some'"),
         (lambda t, X: compare(X[:-1], t), "vectors must have a row for each of the 60 texts"),
         (lambda t, X: compare(np.where(X > 2, np.nan, X), t), "must be finite"),
-        (lambda t, X: compare(X, "sts"), "tasks must be a Task or a list"),
+        (lambda t, X: compare(X, "sts"), "tasks must be a list"),
         (lambda t, X: compare(X, []), "tasks must be a Task or a list"),
         (lambda t, X: compare(X, t, seeds=0), "seeds must be an integer of at least 1"),
         (lambda t, X: compare(X, t, n_folds=1), "n_folds must be an integer of at least 2"),

@@ -632,18 +632,19 @@ def test_memory_does_not_grow_with_the_text(bert, tmp_path, monkeypatch):
         source = encoder.source(path)
         for chunk in source.chunks():
             for _ in source.read(chunk):
-                gc.collect()
+                pass
+            gc.collect()
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         gc.unfreeze()
         return found
 
     rows = Encoder(bert, pool="tokens").encode(TEXTS)
-    held = 150 * sum(part.nbytes for part in rows)  # by whoever kept what 150 copies more give
+    held = 250 * sum(part.nbytes for part in rows)  # by whoever kept what 250 copies more give
     for pool in ("mean", "tokens"):
         encoder = Encoder(bert, pool=pool)
         peak(10)
-        assert peak(200) - peak(50) < held / 2
+        assert peak(300) - peak(50) < held / 2
 
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
