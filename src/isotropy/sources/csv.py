@@ -128,6 +128,7 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
     if layout.is_list:
         layout = replace(layout, n_features=_width(sample, form, names, layout))
     marks = mark(path, start, chunk_rows or text_rows(layout.n_features), form)
+    own = set(layout.names)
     return CsvFile(
         path=path,
         n_rows=sum(n_rows for n_rows, _, _ in marks),
@@ -136,7 +137,8 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
         column=layout.name,
         chunk_rows=chunk_rows,
         marks=marks,
-        names=() if layout.is_list else layout.names,
+        features=layout.names,
+        others=tuple((name, "string") for name in header if name not in own),
         header=header,
         form=form,
         layout=replace(layout, dtype="float64"),

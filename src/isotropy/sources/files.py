@@ -47,9 +47,9 @@ class File(ABC):
     """One file of rows, as plain values: a subclass for each format knows how to decode it.
 
     A format defines `read`, and `pieces` where it cannot start at any row. `stamp` is what the
-    file was when it was opened, `names` are those of the features where each has its own column,
-    `features` are the columns that hold the vectors, and `others` are (name, type) of those beside
-    them.
+    file was when it was opened, `features` are the columns that hold the vectors, one for each
+    feature where there is no `column` of lists, and `others` are (name, type) of those beside them,
+    the type empty where it is only guessed.
     """
 
     kind: ClassVar[str]
@@ -59,7 +59,6 @@ class File(ABC):
     dtype: str
     column: str | None = None
     chunk_rows: int | None = None
-    names: tuple[str, ...] = ()
     stamp: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
@@ -130,6 +129,7 @@ class FileSource:
                     f"{first.path!r} in {_where(first)}. Files of one source must have them in the "
                     "same columns, in the same order."
                 )
+        self._differing = self._differing_others()
         starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
         self.n_samples: int = starts[-1]
         self._places = {file.path: (file, start) for file, start in zip(self.files, starts)}  # noqa: B905
@@ -173,8 +173,8 @@ class FileSource:
         """The rows of a chunk in batches of bounded size, all finite."""
         file, start = self._places[chunk.file]
         row = chunk.first_row
-        if self.carry:
-            self._expect_same_others()
+        if self.carry and self._differing:
+            raise InputError(self._differing)
         with explained(self.caller, file.path, file.kind):
             expect_unchanged(file)
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
@@ -182,7 +182,8 @@ class FileSource:
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
                 where = f" of {file.path!r}" if len(self.files) > 1 else ""
                 batch = Batch(row, linalg.native(rows), weights, carried)
-                yield self._finite(batch, row - start if where else row, where, file.names)
+                names = file.features if file.column is None else ()
+                yield self._finite(batch, row - start if where else row, where, names)
                 row += len(rows)
             if row != chunk.first_row + chunk.n_rows:
                 raise FormatError("ended too early: it has changed. Open it again.")
@@ -201,18 +202,19 @@ class FileSource:
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
         }
 
-    def _expect_same_others(self) -> None:
-        """Raise unless all files have the same columns beside the vectors."""
+    def _differing_others(self) -> str:
+        """What to say to who reads the columns beside the vectors, where files differ in them."""
         first = dict(self.files[0].others)
         for file in self.files[1:]:
             here = dict(file.others)
             for name in [*first, *here] if here != first else ():
                 if here.get(name) != first.get(name):
-                    raise InputError(
+                    return (
                         f"{self.caller}: {file.path!r} has {_column(name, here)}, but "
                         f"{self.files[0].path!r} has {_column(name, first)}. Files of one source "
                         "must have the same columns beside their vectors."
                     )
+        return ""
 
     def _finite(self, batch: Batch, row: int, where: str, names: Sequence[str] = ()) -> Batch:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -247,7 +249,9 @@ def _where(file: File) -> str:
 
 
 def _column(name: str, types: dict[str, str]) -> str:
-    return f"{one_line(types[name], 60)} in {brief(name)}" if name in types else f"no {brief(name)}"
+    if not types.get(name):
+        return f"{'' if name in types else 'no '}{brief(name)}"
+    return f"{one_line(types[name], 60)} in {brief(name)}"
 
 
 def listed(names: Sequence[Any], most: int = 20, word: Callable[[Any], str] = brief) -> str:
