@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from isotropy.sources import paths
+from isotropy.sources import paths, tables
 from isotropy.sources.columns import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Rows
-from isotropy.sources.lines import BLOCK, LinesFile, first_lines, mark, text_rows
+from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
 from isotropy.sources.tables import expect_flat, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')
-SPACES = (ord(" "), ord("\t"))
-MOST_NAMES = 64
-TOKEN = re.compile(rb'[{}]|"((?:[^"\\\n]|\\.)*)"(\s*:)?')
+PLAIN = re.compile(rb'"([^"\\\n]*)"[ \t]*:')  # of lines without a backslash
+NO_SHAPE = bytes(set(range(256)) - set(b"{}:"))
+MOST_FIELDS = 4096
+STEP = 1 << 20  # bytes in which new fields are looked for at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,25 @@ class JsonlFile(LinesFile):
 
 def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
     head = first_lines(path)
+    names = _few(_names(head))
     try:
-        sample = parse(head)
+        schema = parse(head).schema
     except (FormatError, pa.ArrowInvalid):  # the bad line is named when it is read
         try:
-            sample = parse(head.lstrip().split(b"\n", 1)[0])
-        except pa.ArrowInvalid as error:
+            first = head.lstrip().split(b"\n", 1)[0]
+            schema = parse(first).schema
+        except (FormatError, pa.ArrowInvalid) as error:
             raise FormatError(_explain(head, 1, None, error)) from None
-    schema = _with_later_fields(path, head, sample.schema)
+        samples = [first]
+    else:
+        samples = [head]
+    for lines in _later_lines(path, head, names):
+        try:
+            found = parse(lines).schema
+            schema = pa.unify_schemas([schema, found], promote_options="permissive")
+        except (FormatError, pa.ArrowException):  # which is explained when the line is read
+            continue
+        samples.append(lines)
     schema = pa.schema([pa.field(f.name, _without_null(f.type)) for f in schema])
     layout = choose(schema, column)
     if not layout.is_list and column is None:
@@ -61,8 +72,8 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
     own = layout.top_level(schema)
     fields = [f.with_type(_floating(f.type)) if f.name in own else f for f in schema]
     if layout.is_list:
-        lists = sample.column(own[0]).iterchunks()
-        layout = replace(layout, n_features=width(lists, layout))
+        only = pa.schema([f for f in fields if f.name in own])
+        layout = replace(layout, n_features=width(_lists(samples, only), layout))
     marks = mark(path, 0, chunk_rows or text_rows(layout.n_features))
     return JsonlFile(
         path=path,
@@ -72,6 +83,8 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
         column=layout.name,
         chunk_rows=chunk_rows,
         marks=marks,
+        features=layout.names,
+        others=tuple((name, "") for name in schema.names if name not in own),
         schema=pa.schema(fields),
         layout=replace(layout, dtype="float64"),
     )
@@ -90,86 +103,89 @@ def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
     )
 
 
-def _with_later_fields(path: str, head: bytes, schema: pa.Schema) -> pa.Schema:
-    """The schema with the fields that only later lines have.
+def _later_lines(path: str, head: bytes, names: set[bytes]) -> Iterator[bytes]:
+    """The first lines after the head that have fields which are new, some at a time.
 
-    Of these nothing is parsed but the first line of each kind, told by the names in it and, where
-    objects are nested, by their order.
+    Where objects are nested, these are the first of each order of names.
     """
     known: set[Any] = set()
     for block in _blocks(path, len(head)):
-        new = b"\n".join(_new_lines(block, head, known))
-        if not new.strip():
-            continue
-        try:
-            found = parse(new).schema
-            schema = pa.unify_schemas([schema, found], promote_options="permissive")
-        except (FormatError, pa.ArrowException):  # which is explained when the line is read
-            continue
-    return schema
+        if block.count(b"{") <= block.count(b"\n") + 1:  # no objects in objects
+            lines = list(_new_lines(block, names))
+        else:
+            known = known or set(map(_shape, head.split(b"\n")))
+            shapes = {_shape(line): line for line in reversed(block.split(b"\n"))}
+            lines = [line for shape, line in shapes.items() if shape not in known]
+            known.update(shapes)
+        if new := b"\n".join(lines).strip():
+            names |= _names(new)
+            _few(names)
+            yield new
 
 
-def _new_lines(block: bytes, head: bytes, known: set[Any]) -> Iterator[bytes]:
-    """The first line of each kind that is not known yet; `known` then has it."""
-    if not known:
-        known.update(_names(head))
-        known.update(map(_shape, head.split(b"\n")))
-    if block.count(b"{") <= block.count(b"\n") + 1:  # no objects in objects
-        for name in _names(block) - known:
-            known.add(name)
-            place = re.search(b'"%s"[ \t]*:' % re.escape(name), block)
-            start = block.rfind(b"\n", 0, place.start() if place else 0) + 1
+def _new_lines(block: bytes, names: set[bytes]) -> Iterator[bytes]:
+    """The first line of each name that is not among these."""
+    new = _few(_names(block) - names)
+    for match in _pattern(block).finditer(block) if new else ():
+        if match[1] in new:
+            new.discard(match[1])
+            start = block.rfind(b"\n", 0, match.start()) + 1
             yield block[start : (block.find(b"\n", start) + 1) or len(block)]
-        return
-    for line in block.split(b"\n"):
-        shape = _shape(line)
-        if shape not in known:
-            known.add(shape)
-            yield line
+
+
+def _pattern(block: bytes) -> re.Pattern[bytes]:
+    return KEY if b"\\" in block else PLAIN
 
 
 def _names(block: bytes) -> set[bytes]:
     """What stands in quotes before a colon: the names of fields, and a text now and then."""
-    data = np.frombuffer(block + b"  ", np.uint8)
-    quotes = np.flatnonzero(data == ord('"'))
-    after = data[quotes + 1]
-    spaced = np.isin(after, SPACES)
-    if np.isin(data[quotes[spaced] + 2], [*SPACES, ord(":")]).any() or b"\\" in block:
-        return set(KEY.findall(block))
-    closing = np.flatnonzero(after == ord(":"))
-    closing = closing[closing > 0]
-    starts, ends = quotes[closing - 1] + 1, quotes[closing]
-    names: set[bytes] = set()
-    for length in np.unique(ends - starts).tolist():
-        rest = data[starts[ends - starts == length][:, None] + np.arange(length)]
-        while len(rest):
-            names.add(rest[0].tobytes())
-            if len(names) > MOST_NAMES:
-                return set(KEY.findall(block))
-            rest = rest[(rest != rest[0]).any(axis=1)]
+    return set(_pattern(block).findall(block))
+
+
+def _few(names: set[bytes]) -> set[bytes]:
+    if len(names) > MOST_FIELDS:
+        raise FormatError(
+            f"has more than {MOST_FIELDS:,} different fields. Write a vector as one list."
+        )
     return names
 
 
 def _shape(line: bytes) -> tuple[bytes, ...]:
     """Braces and names in the order in which they stand in a line."""
-    tokens = TOKEN.finditer(line)
-    return tuple(t[1] if t[2] else t[0] for t in tokens if t[2] or t[1] is None)
+    if b"\\" in line:
+        line = line.replace(b"\\\\", b"\0").replace(b'\\"', b"\1")
+    first, *rest = line.split(b'"')
+    found = [first.translate(None, NO_SHAPE)]
+    for text, after in zip(rest[::2], rest[1::2], strict=False):
+        after = after.translate(None, NO_SHAPE)
+        found += (text, after) if after.startswith(b":") else (after,) if after else ()
+    return tuple(found)
+
+
+def _lists(samples: Sequence[bytes], schema: pa.Schema) -> Iterator[pa.Array]:
+    """What the only field of the schema holds in these lines."""
+    for lines in samples:
+        try:
+            yield from parse(lines, schema).column(0).iterchunks()
+        except (FormatError, pa.ArrowInvalid):  # which is explained when the line is read
+            continue
 
 
 def _blocks(path: str, start: int) -> Iterator[bytes]:
     """Whole lines from byte `start` on, some at a time."""
-    rest = b""
+    held, n_bytes = list[bytes](), 0
     with paths.open_binary(path) as file:
         file.seek(start)
-        while block := file.read(BLOCK):
+        while block := file.read(STEP):
             cut = block.rfind(b"\n") + 1
-            if not cut:
-                rest += block
-                continue
-            yield rest + block[:cut]
-            rest = block[cut:]
-    if rest:
-        yield rest
+            if cut:
+                yield b"".join([*held, block[:cut]])
+                held, n_bytes = [], 0
+            held.append(block[cut:])
+            n_bytes += len(block) - cut
+            if n_bytes > tables.MOST_RECORD:
+                raise tables.too_long()
+    yield b"".join(held)
 
 
 def _explain(data: bytes, line: int, schema: pa.Schema | None, error: Exception) -> str:

@@ -1,0 +1,77 @@
+"""JSON lines: fields that come late or are very many, odd lines, and digits that do not fit."""
+
+import json
+
+import numpy as np
+import pytest
+
+import isotropy
+from isotropy.sources import jsonl, tables
+
+
+def rows_of(path, **options):
+    source = isotropy.open(path, **options)
+    return np.concatenate([b.rows for chunk in source.chunks() for b in source.read(chunk)])
+
+
+def test_the_first_line_is_named_where_it_is_nested_too_deeply(refused, folder):
+    (folder / "x.jsonl").write_text('{"e": ' + "[" * 200 + "]" * 200 + "}\n")
+    refused("measure", "x.jsonl", says="as deeply as in line 1")
+
+
+@pytest.mark.parametrize("late", [{"e": [1.5, 2.5]}, {"a": {"id": 2, "e": [1.5, 2.5]}}])
+def test_vectors_that_first_appear_past_the_sample_are_read(late, folder):
+    early = json.dumps({"a": {"id": 1}} if "a" in late else {"id": 1}) + "\n"
+    content = early * (1 + (1 << 20) // len(early)) + json.dumps(late) + "\n"
+    (folder / "x.jsonl").write_text(content)
+    assert rows_of("x.jsonl", skip_bad_rows=True).tolist() == [[1.5, 2.5]]
+
+
+def test_a_late_line_without_end_costs_no_more_than_a_record(refused, folder, monkeypatch):
+    monkeypatch.setattr(tables, "MOST_RECORD", 1 << 20)
+    read, whole = [], jsonl.paths.open_binary
+
+    class Counted:
+        def __init__(self, file):
+            self.file = file
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def read(self, n=-1):
+            data = self.file.read(n)
+            read.append(len(data))
+            return data
+
+    with open("x.jsonl", "wb") as file:
+        file.write(b'{"e": [1.5]}\n' * 90_000 + b'{"e": [' + b"1" * (1 << 25))
+    monkeypatch.setattr(jsonl.paths, "open_binary", lambda path: Counted(whole(path)))
+    refused("measure", "x.jsonl", says="has a record of more than 1 MB")
+    assert sum(read) < 1 << 23
+
+
+def test_new_fields_in_every_line_are_refused_in_one(refused, folder):
+    late = "".join(f'{{"e": [1.5], "f{i}": 1}}\n' for i in range(60_000))
+    for name, content in {"x": late, "y": '{"e": [1.5]}\n' * 90_000 + late}.items():
+        (folder / f"{name}.jsonl").write_text(content)
+        refused("measure", f"{name}.jsonl", says="has more than 4,096 different fields")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_late_fields_are_carried_whatever_stands_in_texts(nested, folder):
+    def line(**fields):
+        return json.dumps({"a": {"e": [0.5]}, **fields} if nested else {"e": [0.5], **fields})
+
+    lines = [line(t='"{x}": \\') for _ in range(50_000)]
+    lines += [line(t=":"), line(**{'q"': 1}), line(t="\\"), line(**{"p": 2})]
+    (folder / "x.jsonl").write_text("\n".join(lines))
+    source = isotropy.open("x.jsonl")
+    *_, last = (batch.carried for chunk in source.chunks() for batch in source.read(chunk))
+    assert set(last.column_names) >= {"t", 'q"', "p"}
+    assert last.to_pylist()[-1]["p"] == 2 and last.to_pylist()[-3]['q"'] == 1
