@@ -258,3 +258,34 @@ def test_ambiguous_columns_are_not_guessed(folder):
     with pytest.raises(InputError, match="must have the columns 'label'"):
         open_task("classification", "x.tsv")
     assert open_task("classification", "x.tsv", label="LABEL").classes == ["1", "2"]
+
+
+def test_a_cell_may_hold_a_long_vector(folder):
+    vector = np.random.default_rng(0).standard_normal(8192)
+    (folder / "x.csv").write_text(f'id,e\na,"{vector.tolist()}"\n')
+    assert np.array_equal(read("x.csv"), vector[None])
+
+
+def test_why_no_row_can_be_read_is_said(refused, folder):
+    (folder / "x.csv").write_bytes(b"a,b\n1.5,\xff\n")
+    refused("measure", "x.csv", says="must be UTF-8, got byte 0xff in line 2")
+
+
+def test_a_record_of_many_lines_is_read_in_linear_time(folder):
+    (folder / "x.csv").write_text('a,b\n1.5,"' + "\n" * 200_000 + '"\n2.5,c\n')
+    with open(folder / "x.csv", "rb") as file:
+        found = [(r.line, r.n_bytes) for r in tables.records(file, tables.Form(",", True))]
+    assert found == [(1, 4), (2, 200_007), (200_003, 6)]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("word,f0,f1\n,1.5,2.5\n,2.5,3.5\n", "pattern such as 'f*'"),
+        (",f0,f1\n0,1.5,2.5\n1,2.5,3.5\n", "in its first column, which has no name. They"),
+        ("a,,f0\n0,1,1.5\n1,2,2.5\n", "whole numbers in 'a', ''. They"),
+    ],
+)
+def test_what_may_be_no_feature_is_named(content, says, refused, folder):
+    (folder / "x.csv").write_text(content)
+    refused("measure", "x.csv", says=says)

@@ -129,7 +129,7 @@ def test_damaged_csv_lines_are_named(tmp_path):
     path.write_text("a,b\n1.5,2.5\n1.5\n")
     refused(path, "must have 2 cells in every line, got 1 in line 3")
     path.write_text("id,a,b\n1,1.5,2.5\n")
-    refused(path, "whole numbers in 'id', which may be labels or features")
+    refused(path, "whole numbers in 'id'. They may be labels or features")
     path.write_text("a,b\n")
     refused(path, "holds no rows")
     path.write_text('e\n"[1, 2]"\n"[1, x]"\n')

@@ -58,13 +58,22 @@ def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
     if names and not typed and len(names) < len(numbers):
         rest = [name for name in numbers if name not in names]
         raise FormatError(
-            f"has whole numbers in {listed(rest, 5)}, which may be labels or features. Choose the "
-            f"features with column, by name or by pattern such as {brief(names[0][:1] + '*')}."
+            f"has whole numbers in {named(rest, schema.names)}. They may be labels or "
+            "features: choose the features with column, by name or by pattern such as "
+            f"{brief(names[0][:1] + '*')}."
         )
     names = names or list(numbers)
     if not names:
         raise FormatError(f"has no column of numbers or lists, only {listed(schema.names)}.")
     return Layout(tuple(names), False, _dtype([numbers[name] for name in names]), len(names))
+
+
+def named(names: Sequence[str], there: Sequence[str]) -> str:
+    """Some of the columns that are there; the first may have no name, as a data frame's index."""
+    if names[0] or there[0]:
+        return listed(names, 5)
+    rest = f", and in {listed(names[1:], 5)}" if names[1:] else ""
+    return f"its first column, which has no name{rest}"
 
 
 def _named(

@@ -15,8 +15,8 @@ from pyarrow import csv as arrow_csv
 
 from isotropy.errors import brief
 from isotropy.sources import paths, tables
-from isotropy.sources.columns import Layout, choose, matrix, one_batch
-from isotropy.sources.files import Column, File, FormatError, Rows, listed
+from isotropy.sources.columns import Layout, choose, matrix, named, one_batch
+from isotropy.sources.files import Column, File, FormatError, Rows
 from isotropy.sources.lines import LinesFile, first_lines, first_records, mark, text_rows
 from isotropy.sources.tables import MISSING, Form, Record
 
@@ -122,8 +122,9 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
     empty = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     if empty and column is None and not layout.is_list:
         raise FormatError(
-            f"has no value in {listed(empty, 5)} in its first rows, which may be features that are "
-            f"missing there. Choose the features with column, as {names[0][:1] + '*'!r}."
+            f"has no value in {named(empty, names)} in its first rows. Features may be missing "
+            "there: choose the features with column, by name or by pattern such as "
+            f"{brief(layout.names[0][:1] + '*')}."
         )
     if layout.is_list:
         layout = replace(layout, n_features=_width(sample, form, names, layout))
@@ -190,16 +191,17 @@ def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None
     """What each column of the first rows holds: lists, numbers or text; None where nothing."""
     rows: list[list[str]] = []
     most = max(2, SAMPLED_CELLS // n_columns)
+    wrong = FormatError("holds no rows.")
     try:
         for record in tables.records(io.BytesIO(sample), form, 2):
             if record.held:
                 rows.append(record.held)
             if len(rows) == most:
                 break
-    except FormatError:  # which is said when that line is read
-        pass
+    except FormatError as error:  # which is said when that line is read
+        wrong = error
     if not rows:
-        raise FormatError("holds no rows.")
+        raise wrong
     short = [row for row in rows if len(row) == n_columns] or [(rows[0] + [""] * n_columns)]
     return [_kind(cells) for cells in list(zip(*short, strict=False))[:n_columns]]
 

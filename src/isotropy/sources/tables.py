@@ -57,6 +57,7 @@ GROUPED = re.compile(  # 1,234.5 and 1.234,5 and 0,5
     r"\s*[+-]?(?:[0-9]{1,3}(?:([,'\u00a0\u202f ])[0-9]{3})(?:\1[0-9]{3})*(?:[.,][0-9]*)?"
     r"|[0-9]{1,3}(?:\.[0-9]{3})+(?:,[0-9]*)?|[0-9]+,[0-9]+)\s*"
 )
+csv.field_size_limit(max(csv.field_size_limit(), MOST_RECORD))  # one cell may hold a vector
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -234,12 +235,15 @@ def _few(cells: list[str], line: int) -> list[str]:
 
 def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
     """Records whose cells may be quoted, with line breaks in them."""
-    first, sizes = line, list[int]()
+    first = line
+    n_lines = n_bytes = 0
 
     def texts() -> Iterator[str]:
+        nonlocal n_lines, n_bytes
         for number, raw in raw_lines(file, line):
-            sizes.append(len(raw))
-            if len(sizes) > 1 and sum(sizes) > MOST_RECORD:
+            n_lines += 1
+            n_bytes += len(raw)
+            if n_bytes > MOST_RECORD:
                 raise too_long(first)
             yield _decoded(raw, number)
 
@@ -255,9 +259,9 @@ def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
             ) from None
         if cells is None:
             return
-        yield Record(first, sum(sizes), _few(cells, first))
-        first += len(sizes)
-        sizes.clear()
+        yield Record(first, n_bytes, _few(cells, first))
+        first += n_lines
+        n_lines = n_bytes = 0
 
 
 def expect_cells(record: Record, n_cells: int, more: bool = False) -> None:
