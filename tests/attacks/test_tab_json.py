@@ -69,9 +69,46 @@ def test_late_fields_are_carried_whatever_stands_in_texts(nested, folder):
         return json.dumps({"a": {"e": [0.5]}, **fields} if nested else {"e": [0.5], **fields})
 
     lines = [line(t='"{x}": \\') for _ in range(50_000)]
-    lines += [line(t=":"), line(**{'q"': 1}), line(t="\\"), line(**{"p": 2})]
+    lines += [line(t=":"), line(**{'q"': 1}), line(t="\\"), line(p=2)]
     (folder / "x.jsonl").write_text("\n".join(lines))
     source = isotropy.open("x.jsonl")
     *_, last = (batch.carried for chunk in source.chunks() for batch in source.read(chunk))
     assert set(last.column_names) >= {"t", 'q"', "p"}
-    assert last.to_pylist()[-1]["p"] == 2 and last.to_pylist()[-3]['q"'] == 1
+    assert last.to_pylist()[-1]["p"] == 2
+    assert last.to_pylist()[-3]['q"'] == 1
+
+
+def test_lines_of_spaces_are_blank(folder):
+    (folder / "x.jsonl").write_bytes(b'  \n{"e":[1.5]}\n   \n \t\r\n  {"e":[2.5]}\n{"e":[3]}\n  ')
+    for rows in (1, 2, None):
+        assert rows_of("x.jsonl", chunk_rows=rows).tolist() == [[1.5], [2.5], [3.0]]
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_lines_of_spaces_are_blank_wherever_a_block_ends(size, folder, monkeypatch):
+    monkeypatch.setattr("isotropy.sources.lines.BLOCK", size)
+    (folder / "x.jsonl").write_bytes(b'     \n   {"e":[1.5]}\n\n   \n{"e":[2.5]}\n    ')
+    assert rows_of("x.jsonl", chunk_rows=1).tolist() == [[1.5], [2.5]]
+
+
+def test_two_objects_in_a_line_are_refused(refused, folder):
+    (folder / "x.jsonl").write_text('{"e": [1.5]}\n{"e": [1.5]} {"e": [2.5]}\n')
+    refused("measure", "x.jsonl", says="is not valid JSON in line 2 (Extra data)")
+
+
+@pytest.mark.parametrize(
+    "values", [("1", "18446744073709551615"), ("1.5", "9007199254740993"), ("1", "1" * 400)]
+)
+def test_whole_numbers_beside_the_vectors_keep_their_digits(values, raises, folder):
+    (folder / "x.jsonl").write_text("".join(f'{{"e": [1.5], "id": {v}}}\n' for v in values))
+    source = isotropy.open("x.jsonl")
+    raises(lambda: list(source.read(source.chunks()[0])), says="in field 'id', line 2, which would")
+    bare = source.bare()
+    assert len(next(bare.read(bare.chunks()[0])).rows) == 2
+
+
+def test_large_floats_beside_the_vectors_are_carried(folder):
+    (folder / "x.jsonl").write_text('{"e": [1.5], "id": 1e300}\n{"e": [1.5], "id": 0.5}\n')
+    source = isotropy.open("x.jsonl")
+    table = next(source.read(source.chunks()[0])).carried
+    assert table.column("id").to_pylist() == [1e300, 0.5]

@@ -104,3 +104,17 @@ def test_words_that_could_not_be_read_again_are_not_written(refused, folder):
     pq.write_table(pa.table({"word": names, "e": X.tolist()}), "x.parquet")
     says = "words must not end in a space and a number"
     refused("repair", "x.parquet", "--method", "center", "--out", "y.vec", says=says)
+
+
+@pytest.mark.parametrize("blank", [b" ", b"   ", b"\t", b" \t \r"])
+@pytest.mark.parametrize("header", [b"", b"2 2\n"])
+def test_lines_without_a_word_are_skipped(header, blank, folder):
+    (folder / "x.txt").write_bytes(header + b"a 1 2\n" + blank + b"\nb 3 4\n" + blank)
+    rows, table = read(isotropy.open("x.txt"))
+    assert rows.tolist() == [[1, 2], [3, 4]]
+    assert table.column("word").to_pylist() == ["a", "b"]
+
+
+def test_one_number_is_called_one(raises, folder):
+    (folder / "x.txt").write_bytes(b"2 2\na 1\nb 2\n")
+    raises(isotropy.open, "x.txt", says="has 1 number in its first row")

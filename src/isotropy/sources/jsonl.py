@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from isotropy.errors import brief, one_line
 from isotropy.sources import paths, tables
 from isotropy.sources.columns import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Rows
@@ -38,10 +40,28 @@ class JsonlFile(LinesFile):
         schema = self.schema if carry else pa.schema([self.schema.field(name) for name in own])
         try:
             batch = one_batch(parse(data, schema))
+            if batch.num_rows > n_rows:
+                raise FormatError("several objects in one line")
         except (FormatError, pa.ArrowInvalid) as error:
             line = self.line_number(place[0])
             raise FormatError(_explain(data, line, schema, error)) from None
-        yield matrix(batch, self.layout, first_row), carried(batch, self.layout)
+        table = carried(batch, self.layout)
+        if table is not None and any(map(_is_rounded, table.columns)):
+            self._expect_exact(data, place[0], table.column_names)
+        yield matrix(batch, self.layout, first_row), table
+
+    def _expect_exact(self, data: bytes, offset: int, names: Sequence[str]) -> None:
+        """Raise where a field beside the vectors has a whole number that no float64 is."""
+        for number, text in enumerate(data.split(b"\n"), self.line_number(offset)):
+            found = tables.json_object(tables.decoded(text, number), number) if text.strip() else {}
+            for name in names:
+                value = found.get(name)
+                if type(value) is int and not _is_float(value):
+                    raise FormatError(
+                        f"has {one_line(value, 40)} in field {brief(name)}, line {number}, which "
+                        "would lose digits: other lines have fractions there, or it is beyond 64 "
+                        "bits. Write it as text."
+                    )
 
 
 def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
@@ -208,6 +228,17 @@ def _explain(data: bytes, line: int, schema: pa.Schema | None, error: Exception)
             reason = str(wrong).splitlines()[0].removesuffix(" in row 0")
             return f"cannot be parsed in line {number} ({reason[:200]}). Correct that line."
     return f"cannot be parsed after line {line} ({reason[:200]}). Correct it."
+
+
+def _is_float(value: int) -> bool:
+    return value.bit_length() < 1024 and float(value) == value
+
+
+def _is_rounded(column: pa.ChunkedArray) -> bool:
+    """Whether floats are so large that whole numbers may have lost digits."""
+    if not pa.types.is_floating(column.type):
+        return False
+    return bool(pc.any(pc.greater_equal(pc.abs(column), 2.0**53)).as_py())
 
 
 def _without_null(kind: Any) -> Any:

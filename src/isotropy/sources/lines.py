@@ -77,7 +77,8 @@ def mark(
 ) -> tuple[tuple[int, int, int], ...]:
     """Pieces of `rows` records each from byte `start` on; empty lines are not counted.
 
-    Records are lines, but for those of a form whose cells may be quoted, with line breaks in them.
+    Nor are lines of white space, where there is no form. Records are lines, but for those of a
+    form whose cells may be quoted, with line breaks in them.
     """
     marks: list[tuple[int, int, int]] = []
     begin, count, last = start, 0, start
@@ -117,6 +118,11 @@ def _line_ends(file: IO[bytes], start: int, form: Form | None) -> Iterator[NDArr
             ends, inside = ends[~odd[ends]], bool(odd[-1])
         lengths = np.diff(ends + offset, prepend=line - 1) - 1
         returns = (lengths == 1) & (np.where(ends, data[ends - 1], last) == ord("\r"))
+        held = (lengths > 0) & ~returns
+        if form is None:
+            begins = np.append(0, ends[:-1] + 1)[: len(ends)]
+            for i in np.flatnonzero(held & (data[begins] <= ord(" "))):  # perhaps spaces only
+                held[i] = (tail and not i) or bool(block[begins[i] : ends[i]].strip())
         last = int(data[-1])
         if len(ends):
             line = offset + int(ends[-1]) + 1
@@ -124,7 +130,7 @@ def _line_ends(file: IO[bytes], start: int, form: Form | None) -> Iterator[NDArr
         if offset - line > MOST_RECORD + BLOCK:
             raise too_long()
         tail = bool(block[ends[-1] + 1 if len(ends) else 0 :].strip()) or (tail and not len(ends))
-        yield ends[(lengths > 0) & ~returns] + (offset - len(block) + 1)
+        yield ends[held] + (offset - len(block) + 1)
     if tail:
         yield np.array([offset])
 

@@ -23,6 +23,7 @@ from isotropy.sources.sinks import Sink
 WORD = "word"
 BLOCK = 1 << 24
 SLACK = 64  # bytes that may follow the last row, as long as they are spaces and line breaks
+BLANK = re.compile(rb"\n[ \t\r\v\f]+(?=\n|\Z)")
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -35,6 +36,7 @@ class WordsFile(LinesFile):
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
     ) -> Iterator[tuple[Rows, pa.Table | None]]:
         data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
+        data = BLANK.sub(b"", b"\n" + data)[1:]
         data = data.replace(b" \n", b"\n").rstrip(b" ")  # fastText ends lines with a space
         names = [WORD, *map(str, range(self.n_features))]
         types = dict.fromkeys(names[1:], pa.float32()) | {WORD: pa.string()}
@@ -63,7 +65,7 @@ class WordsFile(LinesFile):
                 rows[i] = values
             except ValueError:
                 raise FormatError(
-                    f"must have a word and {self.n_features} numbers in row {first_row + i}, got "
+                    f"must have a word and {_numbers(self.n_features)} in row {first_row + i}, got "
                     f"{brief(line[:200].decode(errors='replace'))}. Correct that line, or the "
                     "numbers in the first one."
                 ) from None
@@ -107,7 +109,7 @@ def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
             raise FormatError("has no words followed by numbers. Save a matrix as .npy or .csv.")
     elif not rows or len(rows[0]) <= n_features:
         raise FormatError(
-            f"has {len(rows[0]) - 1 if rows else 'no'} numbers in its first row, and its header "
+            f"has {_numbers(len(rows[0]) - 1 if rows else 0)} in its first row, and its header "
             f"promises {n_features}. Correct the header, or copy it again."
         )
     marks = mark(path, start, chunk_rows or text_rows(n_features))
@@ -197,6 +199,10 @@ def _sizes(line: bytes) -> tuple[int, int] | None:
     if not n_features:
         raise FormatError("has a header that promises rows of 0 features. Correct it.")
     return n_rows, n_features
+
+
+def _numbers(n: int) -> str:
+    return f"{n or 'no'} number{'s' * (n != 1)}"
 
 
 def ends_in_number(word: bytes) -> bool:
