@@ -3,6 +3,7 @@
 import os
 import warnings
 from itertools import count
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -273,3 +274,16 @@ def test_what_is_no_model(raises, name):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     raises(isotropy.Encoder, name)
     raises(isotropy.embeddings, name)
+
+
+@pytest.mark.parametrize("row", [-1, 12, 1.5, None])
+def test_rows_of_any_mapping_are_checked(raises, row):
+    keys = MappingProxyType({"a": 0, "b": row})
+    raises(isotropy.KeyedVectors, X, keys, says="the row of each key must be")
+
+
+def test_keys_are_checked_once():
+    keyed = isotropy.KeyedVectors(X, MappingProxyType({"a": 3}))
+    repaired = keyed.with_repair(isotropy.Center().fit(X))
+    assert repaired.words is keyed.words
+    np.testing.assert_allclose(repaired.encode(["a"])[0], X[3] - X.mean(axis=0), atol=1e-6)

@@ -90,7 +90,8 @@ class Embeddings(KeyedVectors):
     words: Words
 
     def __init__(self, vectors: NDArray[np.float32], tokenizer: Any) -> None:
-        super().__init__(vectors, Words(tokenizer, len(vectors)), CALLER)
+        super().__init__(vectors, {}, CALLER)
+        self.words = Words(tokenizer, len(vectors))
         self.tokens = [""] * len(vectors)
         for token, row in tokenizer.get_vocab().items():
             if row < len(vectors):

@@ -54,12 +54,18 @@ class KeyedVectors(ArraySource):
         caller: str = "KeyedVectors",
     ) -> None:
         super().__init__(vectors, caller=caller)
-        if isinstance(keys, dict):
-            for row in keys.values():
-                checks.integer(row, "the row of each key", caller, 0, self.n_samples - 1)
-        elif not isinstance(keys, Mapping):
+        if isinstance(keys, Mapping):
+            self._expect_rows(list(keys.values()))
+        else:
             keys = self._numbered(keys)
         self.words = keys
+
+    def _expect_rows(self, rows: list[Any]) -> None:
+        """Raise unless all are numbers of rows."""
+        if set(map(type, rows)) == {int} and 0 <= min(rows) <= max(rows) < self.n_samples:
+            return
+        for row in rows:
+            checks.integer(row, "the row of each key", self.caller, 0, self.n_samples - 1)
 
     def _numbered(self, keys: Any) -> dict[Any, int]:
         """The first row of each key."""
@@ -134,7 +140,9 @@ class KeyedVectors(ArraySource):
 
     def with_repair(self, repair: Any) -> KeyedVectors:
         """The same keys with repaired vectors."""
-        return KeyedVectors(repair.transform(self.vectors), self.words, self.caller)
+        repaired = KeyedVectors(repair.transform(self.vectors), {}, self.caller)
+        repaired.words = self.words
+        return repaired
 
 
 def _batches(source: Source) -> Iterator[Batch]:
