@@ -185,3 +185,14 @@ def test_a_static_model_on_the_hub_is_fetched(plain, monkeypatch):
     np.testing.assert_array_equal(found, Encoder(plain, pool="own").encode(TEXTS))
     assert asked[:2] == [("someone/potion", "modules.json"), ("someone/potion", "config.json")]
     assert loading.static_folder("someone/potion") == plain
+
+
+def test_open_gives_the_vectors_that_texts_are_means_of(full, plain):
+    from isotropy.sources.static import StaticModel
+
+    expected = StaticModel(str(full), full).vectors()
+    source = isotropy.open(full)
+    (chunk,) = source.chunks()
+    assert np.array_equal(np.concatenate([b.rows for b in source.read(chunk)]), expected)
+    assert isotropy.open(full, column="embeddings").n_samples == 500
+    assert isotropy.open(plain).n_samples == N

@@ -66,7 +66,7 @@ def open_source(
         A path may be a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv,
         .jsonl, word2vec's .txt, .vec and .bin, .fvecs), a folder or a glob of files of one kind,
         a folder that Hugging Face's `save_to_disk` wrote, a URL such as s3://bucket/x.npy, or the
-        folder of a static model, of which the table of token vectors is read.
+        folder of a static model, of which the vectors of its tokens are read.
         Files are taken in sorted order.
     column : str or list of str, optional
         The array, tensor or column with the vectors, the pattern or the list of names of number
@@ -108,6 +108,12 @@ def open_source(
         return ArraySource(
             X, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
         )
+    if len(names) == 1 and column is None:
+        table = _token_vectors(checks.path(names[0], "X", caller), caller)
+        if table is not None:
+            return ArraySource(
+                table, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
+            )
     found = []
     for name in names:
         path = checks.path(name, "X", caller)
@@ -134,6 +140,17 @@ def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
     if isinstance(X, (list, tuple)) and X and all(isinstance(x, (str, os.PathLike)) for x in X):
         return X
     return None
+
+
+def _token_vectors(path: str, caller: str) -> Any:
+    """The vectors of a static model that are not its table as it is stored; None of others."""
+    if paths.is_remote(path) or not os.path.isdir(path) or (folder := static_folder(path)) is None:
+        return None
+    static = importlib.import_module(f"{PACKAGE}.static")
+    table = str(folder / STATIC_TABLE)
+    if not os.path.isfile(table) or not static.has_formula(table):
+        return None
+    return static.StaticModel(path, folder, caller).vectors()
 
 
 def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -> File:

@@ -26,6 +26,7 @@ from isotropy.sources.models import NO_LIMIT, Encoding, Rows
 from isotropy.sources.opening import open_source
 
 OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
+BESIDE = {"weights", "mapping"}
 OWN_LENGTH = 512  # tokens that model2vec takes of a text
 NORMALIZE = "Normalize"
 
@@ -75,7 +76,7 @@ class StaticModel:
         try:
             with safe_open(path, framework="numpy") as file:
                 names = set(file.keys())
-                beside = {n: file.get_tensor(n) for n in ("weights", "mapping") if n in names}
+                beside = {n: file.get_tensor(n) for n in BESIDE & names}
         except (SafetensorError, OSError, TypeError, ValueError) as error:
             raise self._bad(f"must have a whole {STATIC_TABLE} ({_short(error)})") from None
         kind = next((table for table in TABLES if table in names), None)
@@ -197,6 +198,15 @@ class StaticModel:
         digest.update(json.dumps([self.n_ids, self.table.shape, self.unknown]).encode())
         digest.update((self.folder / "tokenizer.json").read_bytes())
         return digest.hexdigest()[:32]
+
+
+def has_formula(path: str) -> bool:
+    """Whether a model's file has weights or a mapping, by which its table becomes vectors."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return OWN_TABLE in file.keys() and not BESIDE.isdisjoint(file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):  # which is explained when the table is read
+        return False
 
 
 class StaticPooling:
