@@ -107,11 +107,16 @@ def empty(shape: tuple[int, ...], X: Array) -> Array:
     return namespace(X).empty(shape, dtype=X.dtype, device=array_api_compat.device(X))
 
 
-def blocks(X: Array, w: Floats | None = None) -> Iterator[tuple[int, Array, Array | None]]:
-    """(first row, rows, weights in float64) of consecutive blocks of X."""
+def blocks(
+    X: Array, w: Floats | None = None, on_device: int = 64
+) -> Iterator[tuple[int, Array, Array | None]]:
+    """(first row, rows, weights in float64) of consecutive blocks of X.
+
+    A device wants fewer, larger products: its blocks are `on_device` times as large.
+    """
     rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
-        rows *= 64  # a device wants fewer, larger products
+        rows *= on_device
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
         yield start, block, None if w is None else place(w[start : start + rows], block)
@@ -150,16 +155,24 @@ def exponent_of(size: float) -> int:
 
 
 def scaled(X: Array, exponent: Any) -> Array:
-    """X / 2^exponent, exact but for underflow; `exponent` is one int or an array of one a row."""
+    """X / 2^exponent, exact within the range of floats; `exponent` is one int, or one a row."""
     if isinstance(exponent, int):
-        half = exponent // 2  # in two steps: 2^149, for one, is no float32
-        return X if exponent == 0 else X * 2.0**-half * 2.0 ** (half - exponent)
+        return X if exponent == 0 else _scaled(X, exponent)
     xp = namespace(X)
     half = exponent // 2
     two = xp.asarray(2.0, dtype=X.dtype, device=array_api_compat.device(X))
     for part in (half, exponent - half):
         factors = two ** xp.astype(-part, X.dtype)
         X = X * (factors[:, None] if X.ndim == 2 else factors)
+    return X
+
+
+def _scaled(X: Array, exponent: int) -> Array:
+    most = 1000 if X.dtype == namespace(X).float64 else 120  # 2^149, for one, is no float32
+    with np.errstate(over="ignore", under="ignore"):
+        while exponent:
+            step = max(-most, min(most, exponent))
+            X, exponent = X * 2.0**-step, exponent - step
     return X
 
 
