@@ -69,6 +69,25 @@ def test_shift_does_not_depend_on_scale(power):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-5)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("power", [-600, 600])
+def test_shift_between_scales_far_apart(power):
+    X = rows("float64")
+    small, large = sorted([X, np.ldexp(X, power)], key=np.ptp)
+    found = Center().fit(small).shift(large)
+    assert found.frechet == found.mean_shift == np.inf and found.outside > 0.9
+    expected = Center().fit(X).shift(np.zeros_like(X)).frechet
+    assert Center().fit(large).shift(small).frechet == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_shift_of_one_row(scale):
+    X = rows("float64")
+    found, expected = Center().fit(X * scale).shift(X[:1] * scale), Center().fit(X).shift(X[:1])
+    assert found.n_samples == 1
+    assert found.frechet == pytest.approx(expected.frechet, rel=1e-9)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_rows_that_no_longer_fit_are_refused(dtype, raises):
     top = float(np.finfo(dtype).max)

@@ -1,10 +1,14 @@
 """Each statistic against sums written out, and the digits that sharding keeps."""
 
+import copy
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
+import isotropy
 from isotropy.errors import InputError
+from isotropy.metrics import isoscore
 from isotropy.stats import (
     ClusterMoments,
     ClusterSums,
@@ -13,6 +17,8 @@ from isotropy.stats import (
     Moments,
     Sample,
 )
+
+from ..tolerances import of_sum
 
 
 def rows(n_samples=400, n_features=6, seed=0):
@@ -141,6 +147,44 @@ def test_sharding_float32_rows_keeps_their_digits(exact, offset, monkeypatch):
         assert np.trace(merged.scatter) == pytest.approx(np.trace(whole.scatter), rel=1e-7)
         np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-7)
         np.testing.assert_allclose(spectrum(merged), spectrum(whole), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("scale", "size"), [(1e200, np.inf), (1e-200, 0.0)])
+def test_sums_past_the_range_of_floats_are_infinite_or_zero(scale, size):
+    moments = Moments().update(rows(60, 4) * scale)
+    assert moments.centred_fourth == moments.centred.fourth == size
+    assert moments.over(moments.exponent).centred_fourth > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("constant", [0.0, 1e-200, 1.0, 1e200, -1.7e308])
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_constant_rows_do_not_hide_others(constant, scale):
+    """Their exponent is that of no variation, so it is not the one of what they are joined to."""
+    still, X = np.full((100, 8), constant), rows(200, 8) * scale
+    whole = Moments().update(np.concatenate([still, X]))
+    one, two, three = (Moments().update(part) for part in (still, X[:90], X[90:]))
+    joined = [
+        Moments().merge(one).merge(two).merge(three),
+        Moments().merge(one).merge(copy.copy(two).merge(three).merge(Moments())),
+        Moments().merge(three).merge(two).merge(one),
+        Moments().update(still).update(X),
+        Moments().update(X).update(still),
+    ]
+    expected = whole.over(whole.exponent)
+    assert np.trace(expected.scatter) > 0
+    for found in joined:
+        part = found.over(whole.exponent)
+        close = of_sum(300, np.float64) * np.trace(expected.scatter)
+        np.testing.assert_allclose(part.scatter, expected.scatter, rtol=0, atol=close)
+        assert part.centred_fourth == pytest.approx(expected.centred_fourth, rel=1e-12)
+
+
+def test_isoscore_does_not_depend_on_chunks_of_zero_rows():
+    X = np.concatenate([np.zeros((100, 8)), rows(200, 8) * 1e-200])
+    chunks = isotropy.open(X, chunk_rows=100)
+    assert isoscore(chunks) == pytest.approx(isoscore(X), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", [ClusterMoments, ClusterSums])

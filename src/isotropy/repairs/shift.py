@@ -97,8 +97,9 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     first, second, beyond = reduce(source, statistics)
     if not first.n_rows + second.n_rows:
         raise InputError("shift: X must have good rows, got none.")
-    first, second = (part.over(fitted.exponent) for part in (first, second))
-    new, fitted = copy.copy(first).merge(second), fitted.at_unit_scale
+    exponent = fitted.exponent_with(copy.copy(first).merge(second))
+    first, second, fitted = (part.over(exponent) for part in (first, second, fitted))
+    new = copy.copy(first).merge(second)
     basis = leading(fitted, new, n_directions or source.n_features)
     axes, trace = factor(fitted, basis), spread(fitted)
     return Shift(

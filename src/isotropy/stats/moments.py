@@ -145,7 +145,7 @@ class Moments(Statistic):
 
     def times(self, exponent: int) -> Moments:
         """Moments of the rows multiplied by 2^exponent."""
-        if exponent == 0:
+        if exponent == 0 or self.total is None:
             return self
         found = copy.copy(self)
         found.origin = found.near = linalg.scaled(self._origin, -exponent)
@@ -155,7 +155,7 @@ class Moments(Statistic):
     def over(self, exponent: int) -> Moments:
         """Moments of the rows divided by 2^exponent, with sums of just these."""
         found = self.times(-exponent)
-        if found.exponent == 0:
+        if found.exponent == 0 or found.total is None:
             return found
         names = ("total", "within", "third")
         found = copy.copy(found)
@@ -164,6 +164,23 @@ class Moments(Statistic):
             setattr(found, name, part)
         found.exponent = 0
         return found
+
+    def exponent_with(self, other: Moments) -> int:
+        """The exponent for the rows of both.
+
+        It is that of what varies most: the rows of either, or from one to the other.
+        """
+        half = float(np.abs(between(self._origin, other._origin, 1)).max())
+        gap = in_reach(linalg.exponent_of(half) + 1) if half > 0 else self.exponent
+        if self.exponent == other.exponent == gap:
+            return gap
+        sizes = [part.exponent for part in (self, other) if part._varies]
+        return max([*sizes, gap] if half > 0 else sizes, default=gap)
+
+    @property
+    def _varies(self) -> bool:
+        """Whether any feature of the rows does; those that do not say nothing about scale."""
+        return bool((linalg.namespace(self.within).linalg.diagonal(self.within) > 0).any())
 
     @property
     def centred(self) -> RawSums:
@@ -234,7 +251,7 @@ class Moments(Statistic):
         """Add the rows of some blocks; those that follow are summed about the same origin."""
         if sums.weight > 0:
             self._add(sums.fill(Moments()), lambda part: linalg.place(part, sums.total))
-            gap = linalg.scaled(self._origin - sums.origin, self.exponent)
+            gap = between(sums.origin, self._origin, self.exponent)
             self.total = self.total + self.weight * linalg.place(gap, sums.total)
             self.near = sums.origin
 
@@ -253,12 +270,12 @@ class Moments(Statistic):
             for name in sums:
                 setattr(self, name, place(getattr(other, name)))
             return
-        exponent = max(self.exponent, other.exponent)
+        exponent = self.exponent_with(other)
         mine, theirs = (part._divided_by(exponent, sums, place) for part in (self, other))
         (total, within, third, fourth), (total_2, within_2, third_2, fourth_2) = mine, theirs
         xp, first, second = linalg.namespace(total), self.weight, other.weight
         whole = first + second
-        apart = place(linalg.scaled(other._origin - self._origin, exponent))
+        apart = place(between(self._origin, other._origin, exponent))
         shares = total / first, total_2 / second
         gap = apart + shares[1] - shares[0]
         rounding = 4 * float(np.finfo(np.float64).eps)
@@ -382,4 +399,17 @@ def place_of(rows: Array, w: Array | None) -> tuple[Floats, int]:
     mean, size = middle(rows, w)
     apart = linalg.scaled(rows, size) - linalg.like(mean, rows)
     exponent = size + linalg.exponent_of(linalg.largest(apart))
-    return linalg.scaled(mean, -size), exponent if abs(exponent) > REACH else 0
+    return linalg.scaled(mean, -size), in_reach(exponent)
+
+
+def in_reach(exponent: int) -> int:
+    """The exponent, zero where rows of that size are summed as they are."""
+    return exponent if abs(exponent) > REACH else 0
+
+
+def between(one: Floats, other: Floats, exponent: int) -> Floats:
+    """(other - one) / 2^exponent, also where the difference is no float."""
+    difference: Floats = linalg.scaled(
+        linalg.scaled(other, 1) - linalg.scaled(one, 1), exponent - 1
+    )
+    return difference
