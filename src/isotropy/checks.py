@@ -149,9 +149,7 @@ def _numeric(X: object, name: str, caller: str) -> np.ndarray[Any, Any]:
 
 def finite(X: Array, caller: str, first_row: int = 0) -> None:
     """Raise unless every value of X is finite, naming the first bad row."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(X.sum())  # one fast pass; only its failure needs a closer look
-    if math.isfinite(total):
+    if math.isfinite(_total(X)):  # only its failure needs a closer look
         return
     values = X.cpu() if is_tensor(X) else X
     bad = ~np.isfinite(np.asarray(values)).all(axis=1)
@@ -165,17 +163,39 @@ def finite(X: Array, caller: str, first_row: int = 0) -> None:
         )
 
 
-def fits(cast: Array, rows: Array, dtype: str, caller: str, first_row: int = 0) -> None:
-    """Raise where finite rows have become infinite in another dtype, naming the first of them."""
-    if math.isfinite(float(cast.sum())):
+def fits(
+    cast: Array, rows: Array | None, dtype: str, caller: str, first_row: int | None = 0
+) -> None:
+    """Raise where finite rows are no longer so when cast to a dtype, naming the first of them.
+
+    Without `rows`, all that is cast was finite; without `first_row`, no row is named.
+    """
+    if math.isfinite(_total(cast)):
         return
-    bad = ~np.isfinite(_host(cast)).all(axis=1) & np.isfinite(_host(rows)).all(axis=1)
+    bad = ~np.isfinite(_host(cast)).all(axis=1)
+    rows = cast if rows is None else rows
+    if rows is not cast:
+        bad &= np.isfinite(_host(rows)).all(axis=1)
     if bad.any():
         row = int(np.argmax(bad))
+        where = "" if first_row is None else f" in row {first_row + row}"
         raise InputError(
-            f"{caller}: values must fit {dtype}, got {np.abs(_host(rows[row])).max():g} in row "
-            f"{first_row + row}. Choose another dtype, such as float32."
+            f"{caller}: the rows must fit {dtype}, got {np.abs(_host(rows[row])).max():g}{where}. "
+            + (
+                "Divide them by a power of two first."
+                if dtype == "float64"
+                else f"Choose a wider dtype, such as {'float64' if '32' in dtype else 'float32'}."
+            )
         )
+
+
+def _total(X: Array) -> float:
+    """The sum of X, finite where all of X is, but for very large values: one fast pass."""
+    narrow = X.dtype.itemsize < 4  # the sum of ordinary rows is too much for float16
+    with np.errstate(over="ignore", invalid="ignore"):
+        if is_tensor(X):
+            return float(X.sum(dtype=sys.modules["torch"].float32) if narrow else X.sum())
+        return float(X.sum(dtype=np.float32 if narrow else None))
 
 
 def _host(X: Array) -> np.ndarray[Any, Any]:

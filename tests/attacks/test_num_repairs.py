@@ -75,7 +75,8 @@ def test_shift_between_scales_far_apart(power):
     X = rows("float64")
     small, large = sorted([X, np.ldexp(X, power)], key=np.ptp)
     found = Center().fit(small).shift(large)
-    assert found.frechet == found.mean_shift == np.inf and found.outside > 0.9
+    assert found.frechet == found.mean_shift == np.inf
+    assert found.outside > 0.9
     expected = Center().fit(X).shift(np.zeros_like(X)).frechet
     assert Center().fit(large).shift(small).frechet == pytest.approx(expected, rel=1e-9)
 
@@ -92,7 +93,29 @@ def test_shift_of_one_row(scale):
 def test_rows_that_no_longer_fit_are_refused(dtype, raises):
     top = float(np.finfo(dtype).max)
     X = np.array([[top, 1.0], [-top, 2.0], [-top, 3.0]]).astype(dtype)
-    raises(Center().fit(X).transform, X, says=f"must fit {dtype}, got ", error=InputError)
+    says = f"Center: the rows must fit {dtype}, got "
+    raises(Center().fit(X).transform, X, says=says, error=InputError)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_rows_of_float16_whose_sum_is_none_are_repaired_in_silence(kind, monkeypatch):
+    rows = np.full((40, 64), 6e4, np.float16)
+    if kind == "torch":
+        rows = pytest.importorskip("torch", reason="makes tensors").from_numpy(rows)
+    monkeypatch.setattr("isotropy.checks._host", None)  # what looks at every row
+    found = Center().fit(np.zeros((2, 64))).transform(rows)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(rows))
+
+
+def test_the_row_that_no_longer_fits_is_named(raises, monkeypatch):
+    monkeypatch.setattr("isotropy.linalg.BLOCK_ELEMENTS", 1)  # blocks of 256 rows
+    repair, rows = Center().fit(np.full((3, 2), -1e14, np.float32)), np.zeros((700, 2), np.float32)
+    rows[600] = np.finfo(np.float32).max
+    rows = rows.astype(np.float32)
+    repair.mean_ = np.full(2, -3e38)
+    says = "Center: the rows must fit float32, got 6.40282e+38 in row 600. Choose a wider dtype"
+    raises(repair.transform, rows, says=says + ", such as float64.", error=InputError)
 
 
 def test_a_scale_that_cannot_be_undone_is_refused(raises):

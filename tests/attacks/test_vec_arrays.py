@@ -181,7 +181,7 @@ def test_values_that_overflow_are_not_written(raises, suffix, dtype, value):
             sink.write(np.ones((10, 4)))
             sink.write(rows)
 
-    raises(write, says=f"apply: values must fit {dtype}, got {abs(value):g} in row 14")
+    raises(write, says=f"apply: the rows must fit {dtype}, got {abs(value):g} in row 14")
 
 
 def test_values_that_overflow_bfloat16_are_not_written(raises):
@@ -189,7 +189,7 @@ def test_values_that_overflow_bfloat16_are_not_written(raises):
         with open_sink("y.safetensors", 4, "bfloat16", caller="apply") as sink:
             sink.write(np.full((3, 4), np.finfo(np.float32).max))
 
-    raises(write, says="apply: values must fit bfloat16, got 3.40282e+38 in row 0")
+    raises(write, says="apply: the rows must fit bfloat16, got 3.40282e+38 in row 0")
 
 
 def growing():
@@ -204,13 +204,13 @@ def test_rows_that_overflow_are_not_returned(raises, kind):
     repair, rows = growing()
     if kind == "torch":
         rows = pytest.importorskip("torch", reason="makes tensors").from_numpy(rows)
-    raises(repair.transform, rows, says="Standardize: values must fit float16, got")
+    raises(repair.transform, rows, says="Standardize: the rows must fit float16, got")
 
 
 def test_rows_that_overflow_are_not_written_to_a_file(raises):
     repair, rows = growing()
     np.save("x.npy", rows)
-    raises(repair.transform, "x.npy", out="y.npy", says="Standardize: values must fit float16")
+    raises(repair.transform, "x.npy", out="y.npy", says="Standardize: the rows must fit float16")
 
 
 # Arguments beside the rows

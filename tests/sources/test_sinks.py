@@ -204,7 +204,7 @@ def test_what_cannot_be_written_is_said(tmp_path, X):
         open_sink("s3://bucket/x.npy", 5)
     with pytest.raises(InputError, match="no rows to write"), open_sink(tmp_path / "x.npy", 5):
         pass
-    with pytest.raises(InputError, match="values must fit float16"):  # noqa: SIM117
+    with pytest.raises(InputError, match="rows must fit float16"):  # noqa: SIM117
         with open_sink(tmp_path / "x.npy", 5, "float16") as sink:
             sink.write(X * 1e6)
     with pytest.raises(InputError, match="has 4 features, but apply is expecting 5"):  # noqa: SIM117

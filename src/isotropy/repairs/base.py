@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -126,7 +125,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if out is not None:
             return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
-        return _restored(self._repaired(rows), X, type(self).__name__)
+        return _restored(self._repaired(rows, 0), X, type(self).__name__)
 
     def _stream(
         self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
@@ -327,30 +326,29 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         sizes = [np.abs(getattr(self, name)).max() for name in SIZED if name in self.learned]
         return any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
 
-    def _repaired(self, rows: Array) -> Array:
-        return self._mapped(self._finished, rows, self._n_features_out)
+    def _repaired(self, rows: Array, first_row: int | None = None) -> Array:
+        return self._mapped(self._finished, rows, self._n_features_out, first_row)
 
     def _finished(self, rows: Array, out: Array) -> None:
         self._apply(rows, out)
         if self.normalize:
-            check_range(out, type(self).__name__)
             out[:] = linalg.unit_rows(out)
 
-    def _mapped(self, function: Any, rows: Array, n_out: int) -> Array:
+    def _mapped(self, function: Any, rows: Array, n_out: int, first_row: int | None = 0) -> Array:
         """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
+        kind, caller = str(rows.dtype).removeprefix("torch."), type(self).__name__
 
-        def quiet(part: Array, out: Array) -> None:
+        def checked(part: Array, out: Array, start: int) -> None:
             with np.errstate(all="ignore"):  # looked for afterwards
                 function(part, out)
-            if not wide:
-                check_range(out, type(self).__name__)
+            checks.fits(out, None, kind, caller, None if first_row is None else first_row + start)
 
-        wide = self._wide()
-        if not wide:
-            return self._blockwise(quiet, rows, n_out)
+        if not self._wide():
+            return self._blockwise(checked, rows, n_out)
+        found = self._blockwise(checked, linalg.double(rows), n_out)
         with np.errstate(over="ignore"):
-            out = linalg.like(self._blockwise(quiet, linalg.double(rows), n_out), rows)
-        check_range(out, type(self).__name__)
+            out = linalg.like(found, rows)
+        checks.fits(out, found, kind, caller, first_row)
         return out
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
@@ -379,13 +377,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return rows
 
     def _blockwise(self, function: Any, rows: Array, n_out: int) -> Array:
-        """What function(rows, out) writes, in blocks over threads where there are many rows."""
+        """What function(rows, out, start) writes, in blocks over threads where rows are many."""
         bounds = [start for start, _, _ in linalg.blocks(rows)] + [rows.shape[0]]
         out = linalg.empty((rows.shape[0], n_out), rows)
 
         def fill(i: int) -> None:
             part = slice(bounds[i], bounds[i + 1])
-            function(rows[part], out[part])
+            function(rows[part], out[part], bounds[i])
 
         over_threads(fill, range(len(bounds) - 1))
         return out
@@ -397,21 +395,6 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def check_range(rows: Array, caller: str) -> None:
-    """Raise where repaired rows do not fit their dtype."""
-    xp = linalg.namespace(rows)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(rows.sum())
-    if math.isfinite(total) or bool(xp.all(xp.isfinite(rows))):
-        return
-    kind = str(rows.dtype).removeprefix("torch.")
-    n_bad = int((~xp.all(xp.isfinite(rows), axis=1)).sum())
-    raise InputError(
-        f"{caller}: the repaired rows must fit {kind}, got {n_bad} with values that do not. "
-        "Convert the rows to a wider float, or divide them by a power of two and fit again."
-    )
 
 
 def _restored(rows: Array, X: Any, caller: str) -> Array:

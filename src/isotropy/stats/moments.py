@@ -409,7 +409,6 @@ def in_reach(exponent: int) -> int:
 
 def between(one: Floats, other: Floats, exponent: int) -> Floats:
     """(other - one) / 2^exponent, also where the difference is no float."""
-    difference: Floats = linalg.scaled(
-        linalg.scaled(other, 1) - linalg.scaled(one, 1), exponent - 1
-    )
+    half = linalg.scaled(other, 1) - linalg.scaled(one, 1)
+    difference: Floats = linalg.scaled(half, exponent - 1)
     return difference
