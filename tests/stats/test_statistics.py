@@ -8,6 +8,7 @@ from scipy.special import logsumexp
 
 import isotropy
 from isotropy.errors import InputError
+from isotropy.linalg import SUMMED_ROWS
 from isotropy.metrics import isoscore
 from isotropy.stats import (
     ClusterMoments,
@@ -137,6 +138,7 @@ def spectrum(statistic):
 def test_sharding_float32_rows_keeps_their_digits(exact, offset, monkeypatch):
     if not exact:  # what updates of 2^33 multiply-adds and more do
         monkeypatch.setattr("isotropy.stats.moments.EXACT_PRODUCTS", 0)
+    dtype = np.float64 if exact else np.float32  # in which products of a block are summed
     X = (rows(6000, 32) + offset).astype(np.float32)
     whole = Moments().update(X)
     for cuts in ([1], [2500], [17, 2000, 2100, 5999]):
@@ -144,9 +146,10 @@ def test_sharding_float32_rows_keeps_their_digits(exact, offset, monkeypatch):
         merged = parts.pop()
         for part in reversed(parts):
             merged.merge(part)
-        assert np.trace(merged.scatter) == pytest.approx(np.trace(whole.scatter), rel=1e-7)
-        np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-7)
-        np.testing.assert_allclose(spectrum(merged), spectrum(whole), rtol=1e-6)
+        close, trace = of_sum(len(X), dtype), np.trace(whole.scatter)
+        assert np.trace(merged.scatter) == pytest.approx(trace, rel=close)
+        np.testing.assert_allclose(merged.mean, whole.mean, rtol=of_sum(SUMMED_ROWS, dtype))
+        np.testing.assert_allclose(spectrum(merged), spectrum(whole), rtol=0, atol=close * trace)
 
 
 @pytest.mark.filterwarnings("error")

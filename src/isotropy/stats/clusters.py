@@ -84,6 +84,7 @@ class ClusterSums(_PerCluster):
         clusters = linalg.like(np.arange(len(self.centroids)), X)
         exact = X.shape[0] * self.centroids.size < EXACT_SUMS
         origin = linalg.like(self.origin, X)
+        sums = [linalg.zeros(shape, X) for shape in (self.weight.shape, self.total.shape, ())]
         for _, rows, weight in linalg.blocks(X, w):
             Y = rows - origin
             labels, distances = linalg.nearest(Y, centroids)
@@ -92,9 +93,12 @@ class ClusterSums(_PerCluster):
             member = xp.astype(labels[:, None] == clusters, Y.dtype)
             if weight is not None:
                 member, distances = member * weight[:, None], distances * weight
-            self.weight += linalg.to_numpy(double(member.sum(0)))
-            self.total += linalg.to_numpy(double(member.T @ Y))
-            self.inertia += float(double(distances).sum())
+            sums[0] += double(member.sum(0))
+            sums[1] += double(member.T @ Y)
+            sums[2] += double(distances).sum()
+        weight, total, inertia = map(linalg.to_numpy, sums)
+        self.weight, self.total = self.weight + weight, self.total + total
+        self.inertia += float(inertia)
 
     def _merge(self, other: ClusterSums) -> None:
         self.weight = self.weight + other.weight

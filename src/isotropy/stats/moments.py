@@ -323,9 +323,10 @@ class RawSums:
         radius = linalg.squared_norms(Y)
         total = linalg.column_sums(Y, w)
         weighted = radius if w is None else w * radius
-        weight = float(Y.shape[0]) if w is None else float(double(w).sum())
-        sums = (double(weighted).sum(), double(radius.max()), total @ total)
-        energy, top, drift = xp.stack(sums).tolist()
+        sums = [double(weighted).sum(), double(radius.max()), total @ total]
+        sums += [] if w is None else [double(w).sum()]
+        energy, top, drift, *given = xp.stack(sums).tolist()  # one transfer from a device
+        weight = given[0] if given else float(Y.shape[0])
         if not always and not self._fits(Y, weight, energy, top, drift):
             return False
         half = Y if w is None else Y * xp.sqrt(w)[:, None]

@@ -78,7 +78,7 @@ class Projections(Statistic):
         center = None if self.center is None else linalg.place(self.center, X)
         for name in ("products", "cross"):
             setattr(self, name, linalg.place(getattr(self, name), X))
-        for _, rows, weight in linalg.blocks(X, w):
+        for _, rows, weight in linalg.blocks(X, w, on_device=4):  # some copies in float64 each
             Y = linalg.scaled(double(rows), self.exponent)
             if center is not None:
                 Y = Y - center
