@@ -1,4 +1,4 @@
-"""measure(): every metric of a space, in at most two passes, and a verdict in words."""
+"""measure(): every metric of a space, in a few passes over it, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def measure(
     engine: str | Engine | None = None,
     checkpoint: Any = None,
 ) -> Geometry:
-    """The geometry of X: all metrics in at most two passes, and a verdict.
+    """The geometry of X: all metrics in a few passes, and a verdict.
+
+    These are two passes, and up to four more where rounding hides small eigenvalues.
 
     Parameters
     ----------

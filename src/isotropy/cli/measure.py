@@ -67,7 +67,8 @@ def measure(
 ) -> None:
     """Say how evenly the space of SOURCE is used.
 
-    Two passes over the file, in memory that does not grow with its rows.
+    Two passes over the file, and up to four more where rounding hides small eigenvalues, in memory
+    that does not grow with its rows.
     """
     guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint}, caller="measure")
     rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")

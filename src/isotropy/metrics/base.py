@@ -230,7 +230,8 @@ def gather(
 ) -> Statistics:
     """The statistics named in `needs`, in one pass over X, or two with "partition".
 
-    "traces" and "spectrum" are the moments, and a further pass where these hide what is needed.
+    "traces" and "spectrum" are the moments, and up to four further passes where their rounding
+    hides small eigenvalues.
     With `center`, X'X and what follows from it are those of the centred rows.
     """
     needs = set(needs)
