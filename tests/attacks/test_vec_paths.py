@@ -1,7 +1,7 @@
 """Files that are found twice, lie elsewhere, or change while they are read."""
 
-import json
 import errno
+import json
 import os
 import time
 from pathlib import Path
