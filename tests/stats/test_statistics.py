@@ -7,6 +7,7 @@ import pytest
 from scipy.special import logsumexp
 
 import isotropy
+from isotropy import linalg
 from isotropy.errors import InputError
 from isotropy.linalg import SUMMED_ROWS
 from isotropy.metrics import isoscore
@@ -262,3 +263,10 @@ def test_sample_refuses_a_row_that_comes_twice():
 def test_settings_are_checked_in_words(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_blocks_of_a_device_are_as_large_as_asked(monkeypatch):
+    torch = pytest.importorskip("torch", reason="makes tensors")
+    monkeypatch.setattr("isotropy.linalg.BLOCK_ELEMENTS", 1)
+    starts = [start for start, _, _ in linalg.blocks(torch.zeros(2500, 2), on_device=4)]
+    assert starts == [0, 1024, 2048]
