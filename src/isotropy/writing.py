@@ -33,7 +33,7 @@ except ImportError:  # Windows, where nothing can tell whether a leftover is sti
 MARKER = ".isotropy.json"  # in a folder of ours: which of its files were written by us
 PART = re.compile(r"\..*\.[0-9a-f]{16}\.isotropy-part", re.DOTALL)
 STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/[^/]+/fd/\d+")
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux; macOS has the same 2
 
 _swept: set[str] = set()
 
@@ -104,6 +104,8 @@ class NewFile:
         _sync(self.part, os.O_RDWR)
         if self._old is not None:
             keep_mode(self.part, self._old)
+        if fcntl is None:  # Windows renames no file that is open
+            self._close()
         if self.overwrite:
             os.replace(self.part, self.target)
         else:
@@ -112,12 +114,17 @@ class NewFile:
 
     def discard(self) -> None:
         """Remove what was not finished."""
-        if self._handle is None:
+        if not self.part:
             return
-        os.close(self._handle)
-        self._handle = None
+        self._close()
         with contextlib.suppress(OSError):
             os.unlink(self.part)
+        self.part = ""
+
+    def _close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
     def _copy(self) -> None:
         if sys.stdout is not None:
@@ -187,12 +194,12 @@ def explained(path: str | os.PathLike[str], caller: str, after: str = "") -> Ite
         yield
     except BrokenPipeError:
         raise
-    except FileExistsError:
-        raise InputError(
-            f"{caller}: {shown(path)} has appeared or changed meanwhile: something else writes "
-            "there. Choose another name."
-        ) from None
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise InputError(
+                f"{caller}: {shown(path)} has appeared or changed meanwhile: something else writes "
+                "there. Choose another name."
+            ) from None
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "Free some room" if full else "Check the folder"
         unchanged = "" if is_stream(path) else "; nothing was changed"
@@ -348,11 +355,12 @@ def _take_name(part: str, target: str) -> None:
 def _replace_folder(part: str, target: str) -> None:
     """Let a folder take the place of another, which is gone then unless somebody uses it."""
     if _exchanged(part, target):
-        if not is_ours(part):  # something was put there just now
-            _exchanged(part, target)
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        return  # what is in `part` now is discarded
-    old = temporary(target)
+        if is_ours(part):
+            return  # what is in `part` now is discarded
+        if not _exchanged(part, target):  # something was put there just now, and is kept
+            os.rename(part, _set_aside(target))
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+    old = _set_aside(target)
     os.rename(target, old)
     try:
         if not is_ours(old):
@@ -367,14 +375,21 @@ def _replace_folder(part: str, target: str) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def _set_aside(target: str) -> str:
+    """A name for the folder that is replaced, which no sweep removes: it may be all there is."""
+    return temporary(target).removesuffix("part") + "old"
+
+
 def _exchanged(one: str, other: str) -> bool:
     """Whether two folders now have each other's name, which happened in one step."""
+    names = os.fsencode(one), os.fsencode(other)
     try:
-        swap = ctypes.CDLL(None, use_errno=True).renameat2
+        system = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            return int(system.renamex_np(*names, RENAME_EXCHANGE)) == 0
+        return int(system.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)) == 0
     except (OSError, AttributeError, TypeError):
         return False
-    names = os.fsencode(one), os.fsencode(other)
-    return int(swap(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)) == 0
 
 
 def sync_folder(path: str) -> None:
