@@ -357,7 +357,8 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
 
     with contextlib.ExitStack() as opened:
         loop = LoopRunner()
-        resource_tracker.ensure_running()
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows, which has no such tracker either
+            resource_tracker.ensure_running()
         with interrupts_blocked():
             loop.start()
         opened.callback(loop.stop)
