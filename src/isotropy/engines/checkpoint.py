@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from isotropy._version import __version__
 from isotropy.engines.base import Partial
 from isotropy.errors import InputError, one_line, reason
 from isotropy.sources import Chunk, Source
+from isotropy.sources.guard import output_path
 from isotropy.stats import Statistic
 from isotropy.writing import PART, shown, sweep, whole
 
@@ -36,13 +38,21 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Any, caller: str) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(output_path(folder, "checkpoint", caller))
         self.caller = caller
         self.n_passes = 0
         name = shown(folder)
-        if self.folder.exists() and not self.folder.is_dir():
+        is_folder = os.path.isdir(self.folder)
+        if os.path.exists(self.folder) and not is_folder:
             raise InputError(f"{caller}: checkpoint must be a folder, got {name}.")
-        if self.folder.is_dir() and not all(map(_is_pass, self.folder.iterdir())):
+        try:
+            is_free = not is_folder or all(map(_is_pass, self.folder.iterdir()))
+        except OSError as error:
+            raise InputError(
+                f"{caller}: checkpoint {name} must be readable ({reason(error)}). Choose a new "
+                "folder."
+            ) from None
+        if not is_free:
             raise InputError(
                 f"{caller}: {name} holds other things than a checkpoint. Choose a new folder."
             )

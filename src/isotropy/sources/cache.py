@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import threading
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import InputError, reason
+from isotropy.sources import paths
 from isotropy.sources.models import Encoding, Rows
 from isotropy.writing import whole
 
@@ -39,7 +39,7 @@ class Cache:
 
     def __init__(self, folder: Any, identity: dict[str, Any]) -> None:
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-        self.folder = Path(os.fspath(folder)) / key
+        self.folder = Path(paths.normal(folder)) / key
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole(self.folder / "identity.json") as part:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError, reason
-from isotropy.sources.guard import guard
+from isotropy.sources.guard import guard, output_path
 from isotropy.train.job import Job
 from isotropy.train.methods import Method, method_of, spec_of
 from isotropy.train.run import run
@@ -78,6 +78,7 @@ class Trial:
     def __post_init__(self) -> None:
         inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
         guard({}, inputs, kept={"--out": self.out}, caller=CALLER)
+        object.__setattr__(self, "out", output_path(self.out, "--out", CALLER))
         if os.path.exists(self.out) and not os.path.isdir(self.out):
             raise InputError(f"{CALLER}: --out must be a folder, got the file {shown(self.out)}.")
         checks.integer(self.n_seeds, "seeds", CALLER, 1)
