@@ -77,7 +77,7 @@ def read(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputTypeError(f"load: path must be a path, got {type(path).__name__}.")
-    name = shown(path)
+    name, path = shown(path), paths.normal(path)
     if not os.path.isfile(path):
         raise RepairFileError(f"load: {name} must be a file, and there is none.")
     try:
