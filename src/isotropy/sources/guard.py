@@ -155,8 +155,8 @@ def _expect_room(name: str, path: str, overwrite: bool, caller: str) -> None:
         return
     if os.path.isdir(target) and not is_ours(target):
         raise InputError(
-            f"{caller}: {name} must not be a folder with files that isotropy did not write, got "
-            f"{shown(path)}. Choose a new folder."
+            f"{caller}: {name} must not be a folder with files that isotropy did not write, or "
+            f"that have changed since, got {shown(path)}. Choose a new folder, or delete it first."
         )
     if not overwrite:
         how = "Add --overwrite" if name.startswith("--") else "Pass overwrite=True"
