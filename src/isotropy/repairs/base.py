@@ -420,6 +420,11 @@ def target(
     out: Any, n_features: int, like: Source, caller: str, **options: Any
 ) -> Sink | PartsSink:
     """Where `out` says that rows go: a file, or without suffix a folder of Parquet parts."""
+    if os.fspath(out) == "-":
+        raise InputError(
+            f"{caller}: {options.get('name', 'out')} must be a file or a folder, got '-'. Name a "
+            "file: rows cannot go to standard output."
+        )
     kind = open_sink if os.path.splitext(out)[1] else PartsSink
     return kind(out, n_features, like=like, caller=caller, **options)
 
