@@ -11,7 +11,6 @@ import platform
 import re
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -162,7 +161,7 @@ def blas() -> list[dict[str, Any]]:
 def folder(variable: str) -> dict[str, Any]:
     """What an environment variable points at."""
     path = os.environ.get(variable)
-    return {"path": path, "exists": path is not None and Path(path).expanduser().is_dir()}
+    return {"path": path, "exists": path is not None and os.path.isdir(os.path.expanduser(path))}
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -383,7 +383,7 @@ def joined_texts(paths: list[str] | None) -> Any:
 def holds_vectors(model: str) -> bool:
     """Whether this is a file or folder of vectors, rather than a model."""
     path = Path(model)
-    if path.is_dir():  # one with texts alone is meant as a model, and lacks its config.json
+    if os.path.isdir(path):  # one with texts alone is meant as a model, and lacks its config.json
         suffixes = {file.suffix for file in path.iterdir()} & set(FORMATS)
         return not is_model(model) and bool(suffixes - {".txt", ".bin", ".safetensors"})
     return not is_model(model) and (os.path.exists(model) or path.suffix in FORMATS)

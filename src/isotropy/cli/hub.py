@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import urllib.request
-from pathlib import Path
 from urllib.parse import urlsplit
 
 PATIENCE = 3.0  # seconds
@@ -17,7 +16,7 @@ def offline_unless_reached(*names: str | None) -> None:
 
     What they have in their cache is then used, or they fail at once.
     """
-    away = any(name is not None and not Path(name).exists() for name in names)
+    away = any(name is not None and not os.path.exists(name) for name in names)
     if away and not reached():
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when they are imported
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -104,7 +105,7 @@ class KeyedVectors(ArraySource):
             Column with the vectors, where there are more.
         """
         folder = Path(checks.path(path, "path", "KeyedVectors"))
-        if (folder / "words.txt").is_file() and (folder / "vectors.npy").is_file():
+        if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
             words = _lines(folder / "words.txt")
             beside = open_source(folder / "vectors.npy", caller="KeyedVectors")
             return cls(_rows(list(_batches(beside))), words)

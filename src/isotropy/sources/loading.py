@@ -39,7 +39,7 @@ def extra(caller: str) -> tuple[Any, Any]:
 
 def is_sentence_transformer(name_or_path: Any) -> bool:
     """Whether a local folder has the layout of a sentence-transformers model."""
-    return (Path(os.fspath(name_or_path)) / "modules.json").is_file()
+    return os.path.isfile(os.path.join(name_or_path, "modules.json"))
 
 
 def static_folder(name_or_path: Any) -> Path | None:
@@ -98,7 +98,7 @@ def pools_itself(name_or_path: Any) -> bool:
     or a static one.
     """
     path = Path(os.fspath(name_or_path))
-    if path.exists():
+    if os.path.exists(path):
         return is_sentence_transformer(path) or static_folder(path) is not None
     try:
         from huggingface_hub import errors, hf_hub_download
@@ -128,7 +128,7 @@ def _say_not_asked(name: str, error: Exception) -> None:
 def is_model(name_or_path: Any) -> bool:
     """Whether a local path holds a model, rather than vectors."""
     path = Path(os.fspath(name_or_path))
-    found = path.suffix == ".gguf" or (path / "config.json").is_file()
+    found = path.suffix == ".gguf" or os.path.isfile(path / "config.json")
     return found or is_sentence_transformer(path)
 
 

@@ -218,7 +218,7 @@ def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> 
     """What is in the task's folder, else on the hub."""
     if folder is None:
         return reading.read(spec.hub, CALLER)
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"{CALLER}: data must be a folder, got {str(folder)!r}.")
     local = Path(folder) / (spec.folder or name)
     if local.is_dir():

@@ -175,7 +175,7 @@ class Trial:
         self, model: str, task: str, method: str, spec: str, seed: int, search: float = 0.0
     ) -> Job:
         local = None if self.folder is None else Path(self.folder) / model
-        name = str(local) if local is not None and local.is_dir() else model
+        name = str(local) if local is not None and os.path.isdir(local) else model
         settings = settings_for(task, model, **self.settings)
         data = None if self.data is None else str(self.data)
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
