@@ -23,9 +23,12 @@ Judgements = list[tuple[str, str, float]]
 
 
 def is_smart(path: Path) -> bool:
-    """Whether a file begins as SMART's do."""
-    with open(path, "rb") as file:
-        return file.read(3) == b".I "
+    """Whether a file begins as SMART's do; one that cannot be read does not."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(3) == b".I "
+    except OSError:
+        return False
 
 
 def smart_files(folder: Path) -> tuple[Path, Path, Path] | None:
@@ -90,9 +93,9 @@ def read_judgements(path: Path, caller: str) -> tuple[Judgements, list[int]] | N
                     f"must have {len(rows[0])} cells in every line, got {len(record.held)} in line "
                     f"{record.line}. Correct that line."
                 )
-            if not all(map(tables.NUMBER.fullmatch, record.held[3:])):
+            if len(record.held) > 2 and not tables.NUMBER.fullmatch(record.held[-1]):
                 raise FormatError(
-                    f"must have numbers for relevance, got {brief(record.held[3])} in line "
+                    f"must have numbers for relevance, got {brief(record.held[-1])} in line "
                     f"{record.line}. Correct that line."
                 )
             rows.append(record.held)
@@ -103,7 +106,9 @@ def read_judgements(path: Path, caller: str) -> tuple[Judgements, list[int]] | N
 def _is_judgement(cells: list[str]) -> bool:
     if len(cells) == 4:
         return cells[1].upper() in ("0", "Q0") or tables.number(cells[3]) is not None
-    return len(cells) in (2, 3) and all(map(tables.WHOLE.fullmatch, cells))
+    if len(cells) == 3:
+        return tables.NUMBER.fullmatch(cells[2]) is not None
+    return len(cells) == 2 and all(map(tables.WHOLE.fullmatch, cells))
 
 
 def _ordered(rows: list[list[str]], coded: bool) -> Judgements:
@@ -124,12 +129,14 @@ def _ordered(rows: list[list[str]], coded: bool) -> Judgements:
 def numbered(judgements: Judgements, queries: list[str], documents: list[str]) -> Judgements:
     """The judgements with the ids of queries and documents.
 
-    Numbers may have leading zeros. Where some are of no query by its id, queries are counted in
-    their order, as Cranfield's are, whose ids have gaps.
+    Numbers may have leading zeros. Where some are of no query by its id and all are places,
+    queries are counted in their order, as Cranfield's are, whose ids have gaps.
     """
     plain = {_plain(key): key for key in queries}
-    if any(_plain(query) not in plain for query, _, _ in judgements):
-        plain = {str(i): key for i, key in enumerate(queries, 1)}
+    counted = {str(i): key for i, key in enumerate(queries, 1)}
+    asked = {_plain(query) for query, _, _ in judgements}
+    if not asked <= plain.keys() and asked <= counted.keys():
+        plain = counted
     known = {_plain(key): key for key in documents}
     return [
         (plain.get(_plain(query), query), known.get(_plain(document), document), gain)
