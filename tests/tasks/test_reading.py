@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isotropy.errors import InputError, MissingExtraError
+from isotropy.errors import InputError, IsotropyWarning, MissingExtraError
 from isotropy.sources.texts import Span
 from isotropy.tasks import (
     STS,
@@ -54,7 +54,8 @@ def test_a_folder_has_a_file_for_each_part(tmp_path):
     jsonl(folder / "dev2.jsonl.gz", dict(zip(HEADER, ROWS[1], strict=True)))
     write(folder / "SOURCE.md", "where it is from\tsome place\n")
     tsv(folder / "other.tsv", ("a",), ("b",))
-    task = STS.read(folder)
+    with pytest.warns(IsotropyWarning, match=r"'other\.tsv' in 'stsx' was not read"):
+        task = STS.read(folder)
     assert task.name == "stsx"
     assert sizes(task) == {"train": 2, "dev": 2, "test": 3}
     assert task.n_unlabelled == 1

@@ -6,18 +6,21 @@ import importlib
 import logging
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, MissingExtraError, brief
+from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, brief
 from isotropy.sources import tables
 from isotropy.sources.files import listed
 from isotropy.tasks.files import KINDS, Columns, is_table, read_columns, stem
 
-PART = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|trial|test)(?![a-z])")
+PART = re.compile(
+    r"(?:^|[^a-z])(train(?:ing)?|validation|valid|val|dev(?:elopment)?|trial|test(?:ing)?)(?![a-z])"
+)
 PARTS = ("train", "dev", "test")
 UNDIVIDED = "all"
 PART_COLUMNS = (("SemEval_set",), ("split",))
@@ -227,9 +230,10 @@ def read(
 ) -> Table:
     """The table of a file, of a folder, of a folder that `datasets` saved, or of the hub.
 
-    Files and splits whose names have the word train, dev (val, valid, validation, trial) or test
-    are parts. A folder without such files is undivided, and so is a file given by itself, unless a
-    column SemEval_set or split names the part of every row.
+    Files and splits whose names have the word train (training), dev (development, val, valid,
+    validation, trial) or test (testing) are parts, and other files beside them are left out, which
+    a warning says. A folder without such files is undivided, and so is a file given by itself,
+    unless a column SemEval_set or split names the part of every row.
 
     Parameters
     ----------
@@ -240,10 +244,10 @@ def read(
         Names of the columns, where files have no header: "word1,word2,score".
     """
     names = _header(header, caller)
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(source))
+    if os.path.isdir(path):
         return _divided(_folder(path, caller, names))
-    if path.is_file():
+    if os.path.isfile(path):
         return _divided(read_file(path, UNDIVIDED, caller, names))
     name = os.fspath(source)
     if is_table(name) or path.is_absolute() or name.startswith((".", "~")):
@@ -295,7 +299,7 @@ def part_of(name: str) -> str:
     if found is None:
         return UNDIVIDED
     word = found[1]
-    return "dev" if word.startswith("val") or word == "trial" else word
+    return next((part for part in ("train", "test") if word.startswith(part)), "dev")
 
 
 def tabular(folder: Path, caller: str) -> list[Path]:
@@ -324,9 +328,23 @@ def _folder(path: Path, caller: str, header: Sequence[str] | None) -> Table:
         held = [file.name for file in sorted(path.iterdir())]
         there = ", ".join(brief(name)[1:-1] for name in held[:9]) or "nothing"
         raise InputError(f"{caller}: {str(path)!r} must hold {KINDS} files, got {there}.")
-    parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
-    found = [read_file(file, part_of(stem(file.name)), caller, header) for file in parts or files]
+    files = parts_among(files, caller)
+    found = [read_file(file, part_of(stem(file.name)), caller, header) for file in files]
     return joined(found, name)
+
+
+def parts_among(files: Sequence[Path], caller: str) -> list[Path]:
+    """The files that are parts by their names, or all where none is; says which are left out."""
+    parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
+    left = [file.name for file in files if file not in parts]
+    if parts and left:
+        warnings.warn(
+            f"{caller}: {listed(left, 3)} in {brief(files[0].parent.name)} was not read, as other "
+            "files there are named train, dev or test. Name it so too, or give it by itself.",
+            IsotropyWarning,
+            stacklevel=2,
+        )
+    return parts or list(files)
 
 
 def joined(tables: Sequence[Table], name: str) -> Table:

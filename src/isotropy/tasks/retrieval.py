@@ -229,10 +229,10 @@ def ideal(relevance: Any) -> Floats:
 
 def _tables(source: str | os.PathLike[str], caller: str) -> tuple[Table, Table, Table]:
     """Corpus, queries and judgements."""
-    path = Path(source).expanduser()
-    if not path.is_dir():
+    path = Path(os.path.expanduser(source))
+    if not os.path.isdir(path):
         name = os.fspath(source)
-        if path.exists() or path.is_absolute() or name.startswith((".", "~")):
+        if os.path.exists(path) or path.is_absolute() or name.startswith((".", "~")):
             raise InputError(f"{caller}: data must be a folder, got {name!r}.")
         named = reading.hub_name(name)
         corpus, queries, qrels = (
@@ -268,12 +268,11 @@ def _qrels(path: Path, caller: str) -> Table:
     """The judgements in a file, or in a folder with a file for each part."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
-        parts = [file for file in files if reading.part_of(stem(file.name)) != reading.UNDIVIDED]
         if not files:
             raise InputError(f"{caller}: {str(path)!r} must hold qrels, got nothing.")
         found = [
             replace(table, parts=[reading.part_of(stem(file.name))] * len(table.lines))
-            for file in parts or files
+            for file in reading.parts_among(files, caller)
             for table in [_qrels(file, caller)]
         ]
         return reading.joined(found, path.name)
