@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,7 +83,8 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
     train = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
     test = next((part for part in ("test", "dev") if part in task.parts), train)
     if test == train:
-        return _folds(np.sort(np.concatenate(list(task.parts.values()))), task.n_items)
+        inside = np.sort(np.concatenate(list(task.parts.values())))
+        return _folds(inside, task.n_items, task.n_items - len(inside))
     items, outside = task.parts[train], task.parts[test]
     alone = disjoint(task, items, outside)
     n_shared = len(items) - len(alone)
@@ -107,12 +109,23 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
     pool = np.union1d(sampled(items, max_items, seed), outside)
     inside = separable(task, pool, seed)
     parts = f"of the {train} and {test} parts together"
-    return replace(_folds(inside, len(pool), parts, f", since {because}"), pooled=True)
+    n_items = len(np.union1d(items, outside))
+    most = _most(max_items, len(pool) < n_items, f" of the {train} part")
+    left_out = len(pool) - len(inside)
+    found = _folds(inside, n_items, left_out, most, parts, f", since {because}")
+    return replace(found, pooled=True)
 
 
-def _folds(inside: Integers, n_items: int, what: str = "items", because: str = "") -> Split:
-    why = [f"{n_items - len(inside):,} excluded because their sentences tie most others together"]
-    used = _counted(len(inside), n_items, what, why)
+def _folds(
+    inside: Integers,
+    n_items: int,
+    n_left_out: int,
+    why: Sequence[str] = (),
+    what: str = "items",
+    because: str = "",
+) -> Split:
+    tied = f"{n_left_out:,} excluded because they share sentences with most other items"
+    used = _counted(len(inside), n_items, what, [*([tied] if n_left_out else []), *why])
     words = f"Items used: {used}, each scored in a held-out fold{because}."
     return Split(inside, None, HELD_OUT, words)
 
@@ -121,8 +134,8 @@ def _shared(n_items: int, part: str) -> list[str]:
     return [f"{n_items:,} excluded for sharing a sentence with the {part} part"] if n_items else []
 
 
-def _most(max_items: int, more: bool) -> list[str]:
-    return [f"at most {max_items:,} are used"] if more else []
+def _most(max_items: int, more: bool, of: str = "") -> list[str]:
+    return [f"at most {max_items:,}{of} are used"] if more else []
 
 
 def _counted(n_used: int, n_all: int, what: str, why_not: list[str]) -> str:
