@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from isotropy.errors import InputError, one_line, reason
 
 MOST = 10_000  # entries of a list
 LONGEST = 10_000  # characters of a text
+LARGEST = sys.float_info.max
 Check = Callable[[Any, str], None]
 
 
@@ -41,10 +43,12 @@ def text(value: Any, name: str) -> None:
 
 def number(value: Any, name: str) -> None:
     """Raise unless value is a finite number, or null or NaN where it is undefined."""
-    if value is None or value != value:  # undefined, as results of Python say it
+    if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(name, "a number or null", value)
+    if value != value:  # undefined, as results of Python say it
+        return
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer that no float reaches
@@ -88,6 +92,8 @@ def params(value: Any, name: str) -> None:
             raise _wrong(f"{name} {one_line(key, 40)}", "a plain value", part)
         if isinstance(part, str):
             text(part, f"{name} {one_line(key, 40)}")
+        elif isinstance(part, int) and abs(part) > LARGEST:
+            raise _wrong(f"{name} {one_line(key, 40)}", "a number that a float can hold", part)
 
 
 def objects(fields: Mapping[str, Check], least: int = 0) -> Check:
@@ -127,5 +133,8 @@ def each(value: Any, fields: Mapping[str, Check], name: str = "") -> None:
 
 
 def _wrong(name: str, rule: str, value: Any) -> InputError:
-    got = repr(value) if isinstance(value, (str, bool, int, float)) else type(value).__name__
+    if isinstance(value, int) and abs(value) > LARGEST:  # which Python may refuse to print
+        got = f"an integer of {value.bit_length():,} bits"
+    else:
+        got = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
     return InputError(f"{name} must be {rule}, got {one_line(got, 60)}")
