@@ -87,8 +87,6 @@ def calibrate(
         {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
         for one in score or []
     ]
-    if save is not None:
-        calibrator.save(save, overwrite=overwrite)
     say_skipped(n_skipped)
     with beside(save):
         if as_json:
@@ -102,14 +100,16 @@ def calibrate(
                 "scores": scores,
             }
             typer.echo(json_line(found))
-            return
-        typer.echo(str(calibrator))
-        typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
-        for one in scores:
-            typer.echo(
-                f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
-                f"p = {one['p']:.2g}"
-            )
+        else:
+            typer.echo(str(calibrator))
+            typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
+            for one in scores:
+                typer.echo(
+                    f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
+                    f"p = {one['p']:.2g}"
+                )
+    if save is not None:
+        calibrator.save(save, overwrite=overwrite)
 
 
 def expect_pairs(calibrator: ScoreCalibrator, rate: float) -> None:

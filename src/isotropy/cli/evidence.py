@@ -273,6 +273,8 @@ def advise(
         found = find_advice(
             vectors, wanted, named, budget=budget, seed=seed, progress=progress, **choices
         )
+    with beside(save):
+        tell(found, as_json)  # before it is saved, which may fail
     if save is not None and found.repair is None:
         typer.echo("nothing was saved, as no repair is recommended", err=True)
     elif save is not None and found.repair is not None:
@@ -280,8 +282,6 @@ def advise(
         note = f"{level} level, {model}, {data}"
         found.repair.save(save, note=note, level=level, overwrite=overwrite)
         typer.echo(f"saved {found.repair!r} to {save}", err=True)
-    with beside(save):
-        tell(found, as_json)
 
 
 def tell(found: Any, as_json: bool) -> None:
