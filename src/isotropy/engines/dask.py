@@ -43,6 +43,7 @@ SAID_AFTER = 10.0  # seconds without a worker until that is said
 CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
 STOPPING = 10.0  # seconds without a worker until work that is stopped is no longer waited for
 CLOSING = 60.0  # seconds until a cluster that does not close is left to the end of this process
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError, OSError)
 TICK = 0.5  # seconds between two looks at the cluster
 ATTEMPTS = 3  # times that the same part of the work may be lost, 4 workers each time it was killed
 
@@ -232,7 +233,8 @@ class Dask:
         except (ClusterError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            if future.status != "error":  # it was cancelled, or on its way when it was lost
+            on_its_way = isinstance(error, CANCELLED)
+            if future.status != "error" and on_its_way:  # cancelled, or lost
                 raise Lost(
                     f"the cluster lost the same chunks {ATTEMPTS} times "
                     f"({first_line(error)}). Check the network and the scheduler's log."
