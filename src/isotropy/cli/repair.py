@@ -34,10 +34,9 @@ from isotropy.cli.common import (
     say,
     say_skipped,
 )
-from isotropy.cli.show import is_affine
 from isotropy.errors import InputError, IsotropyWarning, RepairFileError
 from isotropy.repairs import Repair, load
-from isotropy.repairs.base import target
+from isotropy.repairs.base import is_affine, target
 from isotropy.repairs.excerpt import Excerpt
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift

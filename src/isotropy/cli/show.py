@@ -9,9 +9,8 @@ from typing import Any
 import typer
 
 from isotropy.cli.common import JsonOption, RepairArgument, examples, json_line
-from isotropy.errors import NotAffineError, one_line
-from isotropy.repairs import Repair
-from isotropy.repairs.base import read
+from isotropy.errors import one_line
+from isotropy.repairs.base import is_affine, read
 
 LONGEST = 2000  # characters of a line
 
@@ -53,12 +52,3 @@ def described(path: Path) -> dict[str, Any]:
         "affine": is_affine(fitted),
         "apply": of_tokens if fitted.level_ == "token" else of_rows,
     }
-
-
-def is_affine(fitted: Repair) -> bool:
-    """Whether the repair is one matrix and one bias."""
-    try:
-        fitted.affine()
-    except NotAffineError:
-        return False
-    return True

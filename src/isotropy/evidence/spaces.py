@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.errors import InputError, NotAffineError
+from isotropy.errors import InputError
 from isotropy.repairs import Repair
+from isotropy.repairs.base import is_affine
 from isotropy.sources.encoder import Encoder, Tokens
 from isotropy.sources.keyed import KeyedVectors
 from isotropy.sources.models import Rows
@@ -80,15 +81,6 @@ def _filled(rows: Rows, texts: Integers, n_texts: int) -> Rows:
     whole = np.zeros((n_texts, rows.shape[1]), dtype=rows.dtype)
     whole[texts] = rows
     return whole
-
-
-def is_affine(repair: Repair) -> bool:
-    """Whether a fitted repair is one matrix and one bias."""
-    try:
-        repair.affine()
-    except NotAffineError:
-        return False
-    return True
 
 
 class Given:

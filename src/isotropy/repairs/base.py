@@ -429,6 +429,15 @@ def target(
     return kind(out, n_features, like=like, caller=caller, **options)
 
 
+def is_affine(repair: Repair) -> bool:
+    """Whether a fitted repair is one matrix and one bias."""
+    try:
+        repair.affine()
+    except NotAffineError:
+        return False
+    return True
+
+
 class SummedRepair(Repair):
     """A repair solved from one mergeable statistic, which it keeps.
 
