@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,9 +110,9 @@ class Field:
         if most > self.high:
             raise InputError(f"{name} must be at most {self.high:g}, got {most}")
         if self.orthonormal and not _orthonormal(array):
-            raise InputError(f"{name} must have orthonormal rows, got others")
+            raise InputError(f"{name} must have orthonormal rows, but does not")
         if self.ascending and not (array[1:] >= array[:-1]).all():
-            raise InputError(f"{name} must be ascending, got others")
+            raise InputError(f"{name} must be ascending, but is not")
 
 
 def outlines(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Outline]:
@@ -127,14 +127,18 @@ def check_outlines(
     known = dict(sizes)
     unknown = found.keys() - fields.keys()
     if unknown:
-        raise InputError(f"there must be no {_listed(sorted(unknown))}, which nothing asks for")
+        raise InputError(f"{_listed(sorted(unknown))} {_is(unknown)} not expected")
     missing = [name for name, field in fields.items() if not field.optional and name not in found]
     if missing:
-        raise InputError(f"there must be {_listed(missing)}, which is missing")
+        raise InputError(f"{_listed(missing)} {_is(missing)} missing")
     for name, field in fields.items():
         if name in found:
             field.check_outline(name, found[name], known)
     return known
+
+
+def _is(names: Collection[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def check(

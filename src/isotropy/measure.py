@@ -66,7 +66,7 @@ def measure(
         Where the work runs: threads of this process (the default), a torch device, a cluster.
     checkpoint : path, optional
         Folder in which the states of finished chunks are kept, so that a run that was killed
-        goes on where it was, with the same result. What `local` adds is not kept.
+        resumes where it stopped, with the same result. What `local` adds is not kept.
 
     Returns
     -------
@@ -220,10 +220,13 @@ class Geometry:
         if not reasons:
             missing = [name for name in LOOKED_AT if name not in self.values]
             if missing:
-                return f"Nothing found, but {', '.join(missing)} not looked at."
+                were = "was" if len(missing) == 1 else "were"
+                return f"No problems found; {', '.join(missing)} {were} not measured."
             undefined = [name for name in LOOKED_AT if np.isnan(self.values[name])]
             if undefined:
-                return f"Nothing found, but {', '.join(undefined)} not defined for these rows."
+                are = "is" if len(undefined) == 1 else "are"
+                names = ", ".join(undefined)
+                return f"No problems found; {names} {are} not defined for these rows."
             return f"Fine: {self._why_fine()}. {ALONE}"
         return " ".join([*reasons.values(), CAUTION])
 
@@ -238,7 +241,7 @@ class Geometry:
             )
         if cosine >= CONED:
             found["coned"] = (
-                f"Coned: two rows taken at random have a cosine of {cosine:.2f} on average, so a "
+                f"Narrow cone: two random rows have a cosine of {cosine:.2f} on average, so a "
                 "cosine says little by itself."
             )
         rogue = self._rogue()

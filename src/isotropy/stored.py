@@ -41,7 +41,7 @@ def parsed(text: str) -> Any:
     Raises
     ------
     InputError
-        Where it is no JSON, or nested too deeply to be read.
+        Where it is not valid JSON, or nested too deeply to be read.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def parsed(text: str) -> Any:
     except RecursionError:
         raise InputError(TOO_DEEP) from None
     except ValueError as error:
-        raise InputError(f"it is no JSON: {one_line(error, 120)}") from None
+        raise InputError(f"it is not valid JSON: {one_line(error, 120)}") from None
     _expect_depth(found)
     return found
 

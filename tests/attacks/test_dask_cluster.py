@@ -298,12 +298,13 @@ def idle(tmp_path_factory):
 )
 def test_a_scheduler_without_workers_gets_one_line(idle, rows, refused, line):
     options = ("--engine", "dask", "--scheduler", idle.address, "--worker-timeout", "0.5")
-    refused(*line, *options, says="has no workers")
+    refused(*line, *options, says="has had no workers")
 
 
 def test_waiting_for_workers_is_said_once(idle, rows, caplog, raises):
     engine = engines.named("dask", scheduler=idle.address, worker_timeout=1)
-    raises(isotropy.measure, rows, engine=engine, error=ClusterError, says="for 1 s now")
+    says = "has had no workers for 1 s"
+    raises(isotropy.measure, rows, engine=engine, error=ClusterError, says=says)
     raises(isotropy.measure, rows, engine=engine, error=ClusterError)
     engine.close()
     said = [r.getMessage() for r in caplog.records if r.name.startswith("isotropy")]
@@ -362,7 +363,7 @@ def test_what_is_lost_and_does_not_come_back_gets_one_line(cluster, rows, marks,
         marks.go()
 
     with meanwhile(kill):
-        says = "has no workers" if who == "worker" else "was lost"
+        says = "has had no workers" if who == "worker" else "was lost"
         if what == "measure":
             raises(isotropy.measure, source, engine=engine, error=ClusterError, says=says)
         else:

@@ -241,8 +241,8 @@ def deep(n):
 
 
 TEXTS = {
-    "no JSON": ("hello", "damaged header: it is no JSON"),
-    "nothing": ("", "damaged header: it is no JSON"),
+    "no JSON": ("hello", "damaged header: it is not valid JSON"),
+    "nothing": ("", "damaged header: it is not valid JSON"),
     "a list": ("[]", "the header must be an object"),
     "a number": ("5", "the header must be an object"),
     "null": ("null", "the header must be an object"),

@@ -287,7 +287,7 @@ def test_pairs_of_unknown_words_are_counted(tmp_path):
     rows = [f"w{i}\tw{(i * 7 + 1) % 50 if i < 40 else 'unknown'}\t{i % 9}" for i in range(50)]
     (tmp_path / "men.tsv").write_text("word1\tword2\tscore\n" + "\n".join(rows), "utf-8")
     command = ("compare", vectors, "--task", "word-similarity", "--data", tmp_path / "men.tsv")
-    said = "40 of 50 pairs of 'men' are of words that are known\n"
+    said = "both words are known in 40 of 50 pairs of 'men'\n"
     found = json.loads(done(*command, "--repairs", "center", "--json", stderr=said))
     assert found["results"][0]["n_items"] == 40
 

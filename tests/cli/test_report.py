@@ -49,7 +49,7 @@ def test_bad_files_get_one_line_and_no_page(vectors, tmp_path):
     pytest.importorskip("plotly")
     (tmp_path / "bad.json").write_text("{")
     cases = {
-        ("--evidence", tmp_path / "bad.json"): "it is no JSON",
+        ("--evidence", tmp_path / "bad.json"): "it is not valid JSON",
         ("--evidence", tmp_path / "no.json"): "must be readable",
         ("--layers", tmp_path / "bad.json"): "isotropy layers --json",
         ("--repair", vectors): "not a safetensors file",

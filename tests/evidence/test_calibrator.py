@@ -226,7 +226,7 @@ def rewritten(path, change, tensors):
 @pytest.mark.parametrize(
     ("change", "tensors", "message"),
     [
-        ({}, {}, "there must be scores_, which is missing"),
+        ({}, {}, "scores_ is missing"),
         ({}, {"scores_": np.array([0.5, 0.1], dtype=np.float32)}, "must be ascending"),
         ({}, {"scores_": np.array([1.0, np.nan], dtype=np.float32)}, "must be finite, got nan"),
         ({"params": {"colour": "blue"}}, None, "colour"),

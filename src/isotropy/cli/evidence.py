@@ -449,5 +449,5 @@ def vectors_for(
         for name, n_listed in task.n_listed.items():
             if task.n_kept[name] < n_listed:
                 kept = f"{task.n_kept[name]:,} of {n_listed:,} pairs of {name!r}"
-                typer.echo(f"{kept} are of words that are known", err=True)
+                typer.echo(f"both words are known in {kept}", err=True)
     return found, task

@@ -98,10 +98,10 @@ def layers(
     ] = None,
     overwrite: OverwriteOption = False,
     max_texts: Annotated[
-        int, typer.Option(help="Texts that are run; of more, a seeded sample.", min=2)
+        int, typer.Option(help="Texts that are run; of more, a sample (--seed).", min=2)
     ] = 2000,
     max_tokens: Annotated[
-        int, typer.Option(help="Tokens that are measured; of more, a seeded sample.", min=2)
+        int, typer.Option(help="Tokens that are measured; of more, a sample (--seed).", min=2)
     ] = 50_000,
     seed: SeedOption = 0,
     device: ModelDeviceOption = None,

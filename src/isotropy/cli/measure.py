@@ -65,7 +65,7 @@ def measure(
     chunk_rows: ChunkOption = None,
     skip_bad_rows: SkipOption = False,
 ) -> None:
-    """Say how evenly the space of SOURCE is used.
+    """Measure how isotropic the vectors in SOURCE are.
 
     Two passes over the file, and up to four more where rounding hides small eigenvalues, in memory
     that does not grow with its rows.

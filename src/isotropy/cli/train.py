@@ -170,8 +170,7 @@ def train(
 
     Every run is scored and its geometry measured before and after. The table gives mean, deviation
     and median over seeds, and for each method a Welch t-test against none, adjusted for the number
-    of methods (Holm). A command that was stopped goes on where it was. What is not set is as the
-    papers state it.
+    of methods (Holm). An interrupted run resumes where it stopped. Defaults follow the papers.
     """
     from isotropy.train import functional  # noqa: F401  says so where torch is missing
     from isotropy.train.summary import NONE, summary, table

@@ -1,4 +1,4 @@
-"""States of finished chunks on disk, so that a killed run goes on where it was."""
+"""States of finished chunks on disk, so that a killed run resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Checkpoint:
         self.n_passes += 1
         identity = getattr(source, "identity", None)
         if identity is None:
-            raise InputError(f"{self.caller}: checkpoint must be of files or arrays.")
+            raise InputError(f"{self.caller}: a checkpoint needs files or arrays as its source.")
         key = _digest([engine, identity(), [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
@@ -211,7 +211,7 @@ class CheckpointedPass:
         for name, array in arrays.items():
             number, _, field = name.partition("/")
             if number not in map(str, range(len(parts))):
-                raise InputError(f"there must be no {one_line(name, 60)}, which nothing asks for")
+                raise InputError(f"{one_line(name, 60)} is not expected")
             parts[int(number)][field] = array
         states = []
         for statistic, part in zip(self.statistics, parts, strict=True):

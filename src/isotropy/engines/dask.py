@@ -294,18 +294,19 @@ class Dask:
             self._missing_since = now
         missing = now - self._missing_since
         silent = n_workers is None and not lost  # it may have a lot to do
-        why = "does not answer" if silent else "has no workers that take tasks"
+        why = "has not answered" if silent else "has had no workers"
         patience = min(STOPPING, self.worker_timeout) if stopping else self.worker_timeout
         if missing >= (max(patience, CONNECTING) if silent else patience):
             if lost:
                 raise self._lost_scheduler()
             raise ClusterError(
-                f"engine 'dask': the scheduler {self._address!r} {why}, for "
-                f"{self.worker_timeout:g} s now. Start workers (dask worker {self._address}), or "
+                f"engine 'dask': the scheduler {self._address!r} {why} for "
+                f"{self.worker_timeout:g} s. Start workers (dask worker {self._address}), or "
                 "wait longer (--worker-timeout)."
             )
         if missing >= min(SAID_AFTER, self.worker_timeout / 2) and not (self._said or stopping):
             self._said = True
+            why = "does not answer" if silent else "has no workers that take tasks"
             why = "was lost" if lost else why
             _log.warning(
                 "engine 'dask': the scheduler %r %s: waiting for up to %g s.",

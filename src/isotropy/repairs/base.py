@@ -81,7 +81,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             Where the work runs: threads of this process (the default), a torch device, a cluster.
         checkpoint : path, optional
             Folder in which the states of finished chunks are kept, so that a fit that was killed
-            goes on where it was, with the same result.
+            resumes where it stopped, with the same result.
 
         Returns
         -------

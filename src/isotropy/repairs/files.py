@@ -126,7 +126,7 @@ def check_header(header: dict[str, Any]) -> None:
     """Raise unless what every file says of itself is there, and of the right kind."""
     for name in ("params", "n_features", "n_samples", "note"):
         if name not in header:
-            raise InputError(f"the header must have {name}, which is missing")
+            raise InputError(f"{name} is missing in the header")
     expect(header["params"], dict, "params", "an object")
     for name in ("n_features", "n_samples"):
         expect(header[name], int, name, "an integer")

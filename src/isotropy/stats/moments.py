@@ -235,7 +235,7 @@ class Moments(Statistic):
         if not seen:
             return
         if self.origin is None:
-            raise InputError("there must be origin, which is missing")
+            raise InputError("origin is missing")
         with np.errstate(over="ignore", invalid="ignore"):
             mean, products = self.mean, np.asarray(getattr(self, name))
             size = np.abs(products).max() + self.weight * np.square(np.abs(mean)).max()
@@ -243,7 +243,7 @@ class Moments(Statistic):
         if not np.isfinite(mean).all():
             raise InputError(f"weight must be large enough for a mean, got {self.weight:g}")
         if not (np.abs(products - products.T) <= rounding).all():
-            raise InputError(f"{name} must be symmetric, got others")
+            raise InputError(f"{name} must be symmetric, but is not")
         if not (np.diag(products) >= -rounding).all():
             raise InputError(f"{name} must have no negative diagonal, got one")
 
