@@ -123,13 +123,22 @@ WRONG_EVIDENCE = [
     *((ADVISED, ("score",), value) for value in (*NO_NUMBER, None)),
     *((ADVISED, ("choice",), value) for value in NO_TEXT),
     *((ADVISED, ("params",), value) for value in (None, 5, [], "x", {"a": []}, {"a": {}})),
+    *((ADVISED, ("params",), {"a": value}) for value in (10**5000, -(10**5000))),
+    *((ADVISED, ("p",), value) for value in (np.array([1, 2]), 10**5000)),
     *((ADVISED, ("candidates",), value) for value in NO_LIST),
     *((ADVISED, ("candidates", 0, "difference"), value) for value in NO_NUMBER),
     *((ADVISED, ("candidates", 0, "params"), value) for value in (None, [], {"a": [1]})),
 ]
 
 
-@pytest.mark.parametrize(("whole", "where", "new"), WRONG_EVIDENCE, ids=lambda v: str(v)[:40])
+def named(value):
+    try:
+        return str(value)[:40]
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a large integer"
+
+
+@pytest.mark.parametrize(("whole", "where", "new"), WRONG_EVIDENCE, ids=named)
 def test_evidence_that_no_command_printed_is_refused(raises, whole, where, new):
     raises(gains.opened, changed(whole, where, new), says="report: evidence must be what ")
 

@@ -152,3 +152,15 @@ def test_a_checkpoint_that_cannot_be_read_is_said_so(folder, monkeypatch):
     with pytest.raises(InputError, match=r"measure: checkpoint 'ck' must be readable"):
         isotropy.measure("x.npy", checkpoint="ck")
     assert set(os.listdir(".")) == before
+
+
+def test_what_was_found_is_printed_before_it_is_saved(folder, run, monkeypatch):
+    np.save("x.npy", np.random.default_rng(0).standard_normal((400, 4)))
+
+    def full(self, path, **options):
+        raise InputError(f"save: {path} could not be written: no room.")
+
+    monkeypatch.setattr(isotropy.ScoreCalibrator, "save", full)
+    found = run("calibrate", "x.npy", "--save", "c.safetensors")
+    assert found.exit_code != 0
+    assert "threshold for a false-match rate of 0.01" in found.stdout

@@ -75,7 +75,7 @@ def test_items_of_one_large_group_are_given_up_for_more_groups():
     left = found.task(task)
     assert effective_groups(left.groups) >= 20
     assert f"{left.n_items} of 480 of the train and test parts" in found.words
-    assert f"{480 - left.n_items} excluded because their sentences tie" in found.words
+    assert f"{480 - left.n_items} excluded because they share sentences" in found.words
 
 
 def test_items_that_are_no_group_are_all_kept():
@@ -122,3 +122,16 @@ def test_advise_and_compare_count_the_same_excluded_texts():
     assert advised.n_removed == 12
     assert line in str(advised)
     assert line in str(compared)
+
+
+def test_items_of_parts_that_are_put_together_are_all_counted():
+    task, _ = recurring()
+    found = divided(task, 100, 0)
+    assert found.pooled
+    used = f"Items used: {len(found.inside)} of {task.n_items} of the train and test parts"
+    assert used in found.words
+    assert "at most 100 of the train part are used" in found.words
+    n_left = 100 + len(task.parts["test"]) - len(found.inside)
+    tied = f"{n_left} excluded because they share sentences with most other items"
+    assert (tied in found.words) == (n_left > 0)
+    assert "all" not in found.words

@@ -1,0 +1,39 @@
+"""What becomes of the errors that waiting for a task raises."""
+
+import asyncio
+import concurrent.futures
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from isotropy.engines import dask
+
+PENDING = SimpleNamespace(status="pending")
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (concurrent.futures.CancelledError(), dask.Lost),
+        (asyncio.CancelledError(), dask.Lost),
+        (ConnectionResetError("gone"), dask.Lost),
+        (ZeroDivisionError("a mistake of ours"), ZeroDivisionError),
+        (AttributeError("another"), AttributeError),
+    ],
+)
+def test_only_what_is_cancelled_or_cut_off_is_lost(error, seen, monkeypatch):
+    async def result(client, future):
+        return None
+
+    def waited_for(self, coroutine, stopping=False):
+        coroutine.close()
+        raise error
+
+    engine = object.__new__(dask.Dask)
+    monkeypatch.setattr(dask, "fetched", result)
+    monkeypatch.setattr(dask.Dask, "_waited_for", waited_for)
+    monkeypatch.setattr(dask.Dask, "client", None, raising=False)
+    with pytest.raises(seen):
+        engine._result(PENDING)
