@@ -154,7 +154,7 @@ def test_tables_of_vectors(rows, delimiter, end, quoting, headed, missing, place
     assert len(values) == len(expected), (data, values)
     if file.layout.is_list:
         return
-    columns = [names.index(name) for name in file.names]
+    columns = [names.index(name) for name in file.features]
     for row, cells in zip(values, expected, strict=True):
         assert row.tolist() == [float(cells[i]) for i in columns], (data, row)
 

@@ -40,8 +40,8 @@ class Projections(Statistic):
     >>> import numpy as np
     >>> rows = np.array([[3.0, 1e-9], [4.0, -1e-9]])
     >>> found = Projections(np.array([[0.0], [1.0]])).update(rows)
-    >>> found.products, found.cross, found.rest
-    (array([[2.e-18]]), array([[-1.e-09, 0.e+00]]), 25.0)
+    >>> found.products, found.cross, float(found.rest)
+    (array([[2.e-18]]), array([[-1.e-09,  0.e+00]]), 25.0)
     """
 
     fields = {
