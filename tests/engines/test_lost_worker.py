@@ -18,10 +18,10 @@ pytest.importorskip("distributed", reason="dask is not installed")
 
 
 def held(source, folder, after):
-    """The source with reads that leave a mark with their process's number.
+    """The source with reads by workers that leave a mark with their process's number.
 
-    From the given one on, reads by workers wait until a worker was killed. The class is made here
-    so that it travels to the workers by value.
+    From the given one on, they wait until a worker was killed. The class is made here so that it
+    travels to the workers by value.
     """
     here = os.getpid()
 
@@ -37,12 +37,13 @@ def held(source, folder, after):
             import time
             import uuid
 
-            with open(os.path.join(folder, f"{os.getpid()}-{uuid.uuid4().hex}"), "w"):
-                pass
-            while os.getpid() != here and len(os.listdir(folder)) >= after:
-                if os.path.exists(f"{folder}.killed"):
-                    break
-                time.sleep(0.01)
+            if os.getpid() != here:
+                with open(os.path.join(folder, f"{os.getpid()}-{uuid.uuid4().hex}"), "w"):
+                    pass
+                while len(os.listdir(folder)) >= after:
+                    if os.path.exists(f"{folder}.killed"):
+                        break
+                    time.sleep(0.01)
             yield from source.read(chunk)
 
     return Held()
@@ -58,8 +59,7 @@ class Killer(threading.Thread):
 
     def readers(self):
         """The process of every read by a worker so far."""
-        pids = [int(name.split("-")[0]) for name in os.listdir(self.folder)]
-        return [pid for pid in pids if pid != os.getpid()]
+        return [int(name.split("-")[0]) for name in os.listdir(self.folder)]
 
     def run(self):
         while len(self.readers()) < self.after:
