@@ -103,7 +103,7 @@ def test_a_column_asked_for_twice_is_refused(raises, folder):
 ODD = {
     "dictionary": pa.array(["a", "b"] * 6).dictionary_encode(),
     "decimal": pa.array([1] * 12, pa.decimal128(5, 2)),
-    "dates": pa.array([1] * 12, pa.timestamp("ns")),
+    "dates": pa.array([1] * 12, pa.timestamp("us")),
     "null": pa.nulls(12),
     "map": pa.array([[("a", 1)]] * 12, pa.map_(pa.string(), pa.int64())),
     "half": pa.array(X[:, 0].astype(np.float16)),
