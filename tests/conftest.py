@@ -33,6 +33,13 @@ def pytest_sessionfinish(session, exitstatus):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
-    skipped = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
-    if any(not any(reason in text for reason in MAY_SKIP) for text in skipped):
+    refused = [
+        text
+        for report in reporter.stats.get("skipped", [])
+        if not any(reason in (text := str(report.longrepr)) for reason in MAY_SKIP)
+    ]
+    if refused:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line("failed: ISOTROPY_NO_SKIPS is set, and these were skipped:", red=True)
+        for text in refused:
+            reporter.write_line(f"  {text}", red=True)
