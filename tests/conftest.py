@@ -33,11 +33,8 @@ def pytest_sessionfinish(session, exitstatus):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
-    refused = [
-        text
-        for report in reporter.stats.get("skipped", [])
-        if not any(reason in (text := str(report.longrepr)) for reason in MAY_SKIP)
-    ]
+    skipped = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
+    refused = [text for text in skipped if not any(reason in text for reason in MAY_SKIP)]
     if refused:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         reporter.write_line("failed: ISOTROPY_NO_SKIPS is set, and these were skipped:", red=True)
