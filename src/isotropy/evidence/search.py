@@ -266,18 +266,25 @@ class Search:
         Choosing for a fold sees the others, and each of these is tested with what was chosen
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
         is held against what the same procedure gains where no candidate differs from none: on the
-        bootstrap's scores, each moved to the same mean. Where heads are trained, luck is shared by
-        folds too.
+        bootstrap's scores, each moved to the same mean. Where folds are not independent, they
+        share luck too.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
-        chance, _ = self.gains(overlapping(null) if self.task.supervised else null)
+        chance, _ = self.gains(null if self._independent_folds else overlapping(null))
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
         folds = [
             Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
             for k, (trial, c) in enumerate(zip(self.plan.trials, chosen[:, 0], strict=True))
         ]
         return folds, p
+
+    @property
+    def _independent_folds(self) -> bool:
+        """Whether folds share no text, and no head is trained on the items of another."""
+        texts = [self.task.texts_of(trial.items) for trial in self.plan.trials]
+        same = np.concatenate([np.unique(self.task.identities[numbers]) for numbers in texts])
+        return not self.task.supervised and len(np.unique(same)) == len(same)
 
     def advice(self, watch: Watch, by_fit_text: dict[str, dict[str, Any]]) -> Advice:
         outer, p = self.tested()
@@ -423,15 +430,13 @@ class Search:
 
 
 def overlapping(null: Floats) -> Floats:
-    """Chance of (draw, fold, candidate) as it is where folds train heads on each other's items.
+    """Null scores of shape (n_draws, n_folds, n_candidates), with folds that are correlated.
 
-    If an item of one fold draws a head towards its label at an item of another, the second does
-    the same to the head that the first is asked of: both are right by luck, or both wrong. So
-    scores of two folds are correlated though they share no item. Each fold gets a common part for a
-    correlation of 1/n_folds, the share of the items that a fold holds: the value of [1], and an
-    upper bound. On classification tasks without any signal, about 0.2 was measured for the scores
-    of single candidates, but only 0.02 to 0.05 for their difference from no repair, which is what
-    is tested. So the test is conservative: it recommends by chance less often than its level says.
+    Folds are correlated if the same words recur in their pairs, or if each trains a head on the
+    items of the others: an item that pulls a head towards its label at another item is pulled the
+    same way in return, so both are right by luck, or both wrong. Every fold gets a common part for
+    a correlation of 1/n_folds, the share of the items that a fold holds: the value of [1], and an
+    upper bound. So the test is conservative: it recommends by chance less often than its level.
 
     References
     ----------
