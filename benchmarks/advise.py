@@ -22,11 +22,11 @@ import numpy as np
 
 from isotropy.errors import IsotropyWarning
 from isotropy.evidence.advice import percent
-from isotropy.evidence.candidates import NONE, Candidate, defaults
 from isotropy.evidence.search import Search
 from isotropy.evidence.significance import Fold, holm, interval, p_value
+from isotropy.evidence.spaces import NONE, Candidate, defaults
 from isotropy.evidence.trials import Watch
-from isotropy.sources.encoder import Encoder
+from isotropy.models.encoder import Encoder
 
 MODELS = (
     "distilbert-base-cased",

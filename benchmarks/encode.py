@@ -25,7 +25,8 @@ import numpy as np
 
 from isotropy.engines import map_rows
 from isotropy.errors import IsotropyWarning
-from isotropy.sources import Encoder, open_sink
+from isotropy.models import Encoder
+from isotropy.sources import open_sink
 
 BATCH_TEXTS = 32
 N_SLICES = 4

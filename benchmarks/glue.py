@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import scipy.stats
 
-from isotropy.train.methods import Method
-from isotropy.train.summary import NONE, Row, geometry, remarks, summary
-from isotropy.train.task_data import GENERATION, TASKS
-from isotropy.train.trial import Trial, read
+from isotropy.trial.methods import Method
+from isotropy.trial.summary import NONE, Row, geometry, remarks, summary
+from isotropy.trial.task_data import GENERATION, TASKS
+from isotropy.trial.trial import Trial, read
 
 MODELS = ("distilbert-base-cased", "all-MiniLM-L6-v2")
 GLUE = ("rte", "mrpc", "cola", "stsb", "wnli")

@@ -21,7 +21,7 @@ from typing import Any
 import scipy.stats
 
 import isotropy
-from isotropy.train.trial import Trial
+from isotropy.trial.trial import Trial
 
 METHODS = ("isotropy-layer", "isobn")
 TITLE = "# The isotropy layer\n\n"

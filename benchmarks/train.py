@@ -21,7 +21,7 @@ import torch
 from IsoScore.IsoScore import istar
 
 import isotropy
-from isotropy.train import Flow, IsoBatchNorm, functional
+from isotropy.losses import Flow, IsoBatchNorm, functional
 
 SIZES = ((30_522, 768), (32, 768), (4_096, 768))
 TARGETS = {("mean_cosine", 30_522): 50, ("spectrum_penalty", 30_522): 5}

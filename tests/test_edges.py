@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_info
 import isotropy
 from isotropy import metrics
 from isotropy.errors import InputError
+from isotropy.linalg import one_blas_thread
 from isotropy.stats import Sample
-from isotropy.threads import one_blas_thread
 
 X = np.random.default_rng(0).standard_normal((400, 8))
 

@@ -6,31 +6,30 @@ from typing import TYPE_CHECKING, Any
 from isotropy import metrics, repairs, stats
 from isotropy._version import __version__
 from isotropy.measure import Geometry, measure
+from isotropy.models import Embeddings, Encoder, KeyedVectors, embeddings
 from isotropy.repairs import (
     AllButTheTop,
     Center,
     ClusterRemoval,
     ScaledCenter,
+    ScoreCalibrator,
     Standardize,
     Whiten,
     load,
 )
-from isotropy.sources import Embeddings, Encoder, KeyedVectors, embeddings
 from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
 if TYPE_CHECKING:
-    from isotropy import evidence, tasks, train
+    from isotropy import evidence, losses, tasks
     from isotropy import report as report
-    from isotropy.evidence import Advice, Comparison, ScoreCalibrator, advise, compare
+    from isotropy.evidence import Advice, Comparison, advise, compare
 
 LATER = {  # what is loaded when it is first asked for; report, which needs an extra, is not in *
     "evidence": "isotropy.evidence",
     "report": "isotropy.report",
     "tasks": "isotropy.tasks",
-    "train": "isotropy.train",
-    **dict.fromkeys(
-        ("Advice", "Comparison", "ScoreCalibrator", "advise", "compare"), "isotropy.evidence"
-    ),
+    "losses": "isotropy.losses",
+    **dict.fromkeys(("Advice", "Comparison", "advise", "compare"), "isotropy.evidence"),
 }
 
 
@@ -65,10 +64,10 @@ __all__ = [
     "embeddings",
     "evidence",
     "load",
+    "losses",
     "measure",
     "metrics",
     "repairs",
     "stats",
     "tasks",
-    "train",
 ]

@@ -1,13 +1,12 @@
-"""Pure array functions, for numpy arrays and torch tensors alike.
-
-Tensors on the CPU are viewed as numpy arrays, without a copy; tensors on a device stay there
-and are computed with torch through array-api-compat.
-"""
+"""Pure array functions, for numpy arrays and torch tensors alike."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +14,31 @@ import array_api_compat
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from isotropy.checks import Array, is_tensor
-from isotropy.threads import one_blas_thread
+
+_limiting = threading.Lock()
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limits BLAS to one thread, which is global: who limits first also lifts the limit."""
+    if not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
+
+
+@functools.lru_cache(maxsize=1)
+def _controller(n_modules: int) -> ThreadpoolController:
+    """What controls the libraries that are loaded; looked for again after new imports."""
+    return ThreadpoolController()
+
 
 Floats = NDArray[np.float64]
 

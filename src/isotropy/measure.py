@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isotropy import checks, markup
+from isotropy import checks, tables
 from isotropy.engines import Engine, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError
@@ -288,7 +288,7 @@ class Geometry:
     def _repr_html_(self) -> str:
         head, rows = self._table()
         title = f"{self.n_samples:,} rows of {self.n_features} dimensions"
-        return markup.table(head, rows, title) + markup.paragraph(self.verdict)
+        return tables.table(head, rows, title) + tables.paragraph(self.verdict)
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         rows: list[tuple[str, ...]] = [

@@ -12,8 +12,7 @@ from safetensors import safe_open, serialize_file
 from safetensors.numpy import load_file, save_file
 
 import isotropy
-from isotropy.evidence import ScoreCalibrator
-from isotropy.repairs import files
+from isotropy.repairs import ScoreCalibrator, files
 
 D = 6
 ROWS = np.random.default_rng(0).standard_normal((200, D)) * np.arange(1, D + 1) + 2

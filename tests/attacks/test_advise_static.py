@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from isotropy.sources.encoder import Encoder
+from isotropy.models.encoder import Encoder
 
 from .. import static_models
 

@@ -13,7 +13,7 @@ import pytest
 from isotropy import KeyedVectors, advise, compare
 from isotropy.evidence.split import disjoint, divided
 from isotropy.evidence.trials import Bench
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import STS, Classification, Retrieval, WordInContext, WordSimilarity
 from isotropy.tasks.base import identity
 

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file, save_file
 import isotropy
 from isotropy import stored
 from isotropy.errors import InputError, IsotropyError, RepairFileError
-from isotropy.evidence import ScoreCalibrator
-from isotropy.repairs import files
+from isotropy.repairs import ScoreCalibrator, files
 
 from . import forging
 from .conftest import one_clear_line
@@ -299,7 +298,7 @@ def mutated(draw, whole):
 @given(st.data())
 def test_evidence_and_layers_are_drawn_or_refused(path, data):
     pytest.importorskip("plotly")
-    from isotropy.report import charts, gains, sections
+    from isotropy.report import charts, inputs, sections
 
     from . import test_load_report as known
 
@@ -310,6 +309,6 @@ def test_evidence_and_layers_are_drawn_or_refused(path, data):
             for section in sections.layer_sections(sections.opened_layers(path)):
                 json.dumps([figure.to_json() for figure in section.figures])
         else:
-            json.dumps(charts.evidence(gains.opened(path).gains).to_json())
+            json.dumps(charts.evidence(inputs.opened(path).gains).to_json())
     except InputError as error:
         one_clear_line(str(error), "report: ")

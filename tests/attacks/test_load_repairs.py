@@ -11,8 +11,7 @@ import pytest
 
 import isotropy
 from isotropy.errors import RepairFileError
-from isotropy.evidence import ScoreCalibrator
-from isotropy.repairs import Repair
+from isotropy.repairs import Repair, ScoreCalibrator
 
 from . import forging
 

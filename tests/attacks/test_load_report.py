@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
 
-from isotropy.report import charts, gains, page, sections
+from isotropy.report import charts, inputs, page, sections
 
 from . import forging
 
@@ -81,8 +81,8 @@ def changed(value, where, new):
 
 def test_what_the_fixtures_say_is_drawn():
     assert len(sections.layer_sections(sections.opened_layers(LAYERS))) == 3
-    assert len(gains.opened(COMPARED).gains) == 1
-    assert len(gains.opened(ADVISED).gains) == 2
+    assert len(inputs.opened(COMPARED).gains) == 1
+    assert len(inputs.opened(ADVISED).gains) == 2
 
 
 WRONG_LAYERS = [
@@ -140,16 +140,16 @@ def named(value):
 
 @pytest.mark.parametrize(("whole", "where", "new"), WRONG_EVIDENCE, ids=named)
 def test_evidence_that_no_command_printed_is_refused(raises, whole, where, new):
-    raises(gains.opened, changed(whole, where, new), says="report: evidence must be what ")
+    raises(inputs.opened, changed(whole, where, new), says="report: evidence must be what ")
 
 
 @pytest.mark.parametrize("key", [*ADVISED])
 def test_evidence_that_lacks_something_is_refused_or_drawn(raises, key):
     found = {name: value for name, value in ADVISED.items() if name != key}
     if key == "level":
-        assert gains.opened(found).gains
+        assert inputs.opened(found).gains
     else:
-        raises(gains.opened, found, says="report: evidence must be what ")
+        raises(inputs.opened, found, says="report: evidence must be what ")
 
 
 TEXTS = {

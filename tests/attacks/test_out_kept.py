@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import isotropy
-from isotropy.evidence import ScoreCalibrator
+from isotropy.repairs import ScoreCalibrator
 from isotropy.sources import PartsSink, open_sink
 from isotropy.sources.guard import guard
 
@@ -334,7 +334,7 @@ def test_the_demo_replaces_its_own_files_only(files):
 
 
 def test_a_cache_is_written_whole(files):
-    from isotropy.sources.cache import Cache
+    from isotropy.models.cache import Cache
 
     Cache("cache", {"model": "a"})
     (identity,) = files.glob("cache/*/identity.json")

@@ -12,8 +12,8 @@ import pytest
 import isotropy
 from isotropy import writing
 from isotropy.errors import InputError
+from isotropy.models.cache import Cache
 from isotropy.sources import PartsSink
-from isotropy.sources.cache import Cache
 
 X = np.random.default_rng(0).standard_normal((40, 4))
 
@@ -121,7 +121,7 @@ def test_a_cache_is_where_its_name_says(home):
 def test_records_of_training_are_where_their_name_says(home):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from isotropy.train.trial import Trial
+    from isotropy.trial.trial import Trial
 
     assert Trial(["rte"], ["m"], ["none"], "~/records").out == str(home / "records")
 

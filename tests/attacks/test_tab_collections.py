@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from isotropy.cli.hub import offline_unless_reached
+from isotropy.cli.common import offline_unless_reached
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.sources.loading import is_model
+from isotropy.models.loading import is_model
 from isotropy.tasks import open_task, reading
 from isotropy.tasks.collections import is_smart, numbered
 from isotropy.tasks.retrieval import Retrieval
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_read_does_not_begin_as_any(tmp_path):
 
 
 def test_names_that_are_too_long_name_nothing(monkeypatch):
-    monkeypatch.setattr("isotropy.cli.hub.reached", lambda: True)
+    monkeypatch.setattr("isotropy.cli.common.reached", lambda: True)
     offline_unless_reached(LONG)
     assert not is_model(LONG)
 

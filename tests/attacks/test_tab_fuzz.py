@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import isotropy
 from isotropy.errors import IsotropyError
-from isotropy.sources.texts import each, open_texts
+from isotropy.models.texts import each, open_texts
 from isotropy.tasks import open_task
 from isotropy.tasks.reading import read as read_table
 

@@ -86,7 +86,7 @@ def test_lines_of_spaces_are_blank(folder):
 
 @pytest.mark.parametrize("size", range(1, 12))
 def test_lines_of_spaces_are_blank_wherever_a_block_ends(size, folder, monkeypatch):
-    monkeypatch.setattr("isotropy.sources.lines.BLOCK", size)
+    monkeypatch.setattr("isotropy.sources.csv.BLOCK", size)
     (folder / "x.jsonl").write_bytes(b'     \n   {"e":[1.5]}\n\n   \n{"e":[2.5]}\n    ')
     assert rows_of("x.jsonl", chunk_rows=1).tolist() == [[1.5], [2.5]]
 

@@ -8,8 +8,8 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
+from isotropy.models.texts import each, open_texts
 from isotropy.sources import tables
-from isotropy.sources.texts import each, open_texts
 from isotropy.tasks import open_task
 
 PLACEHOLDERS = [
@@ -194,8 +194,8 @@ def test_text_that_packs_well_is_read(folder):
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt"])
 def test_a_line_without_end_is_refused(name, refused, raises, folder, monkeypatch):
     monkeypatch.setattr(tables, "MOST_RECORD", 1 << 20)
-    monkeypatch.setattr("isotropy.sources.lines.MOST_RECORD", 1 << 20)
-    monkeypatch.setattr("isotropy.sources.lines.BLOCK", 1 << 20)
+    monkeypatch.setattr("isotropy.sources.csv.MOST_RECORD", 1 << 20)
+    monkeypatch.setattr("isotropy.sources.csv.BLOCK", 1 << 20)
     (folder / name).write_bytes(b"text\n" + b"a" * (1 << 22) if name != "x.txt" else b"a" * 2**22)
     raises(open_texts, name, says="has a record of more than 1 MB in line")
     raises(open_task, "clustering", name, says="has a record of more than 1 MB in line")

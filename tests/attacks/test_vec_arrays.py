@@ -12,7 +12,7 @@ import scipy.sparse
 import isotropy
 from isotropy import metrics, repairs
 from isotropy.evidence import linear_cka, neighbour_overlap
-from isotropy.evidence.diagnose import diagnose
+from isotropy.evidence.advice import diagnose
 from isotropy.repairs.base import Repair
 from isotropy.sources import open_sink
 from isotropy.tasks import STS

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import isotropy
-from isotropy.sources import columns
+from isotropy.sources import columnar
 
 from .vec_files import X, parquet, read, vectors
 
@@ -178,14 +178,14 @@ def test_the_work_for_many_columns_grows_as_their_number(folder, carry):
         def __init__(self, schema):
             self.names = Names(schema.names)
 
-    counts, top_level = [], columns.Layout.top_level
+    counts, top_level = [], columnar.Layout.top_level
     for n_columns in (50, 400):
         parquet("x.parquet", {"id": [1, 2]} | {f"d{j}": [0.5, 1.5] for j in range(n_columns)})
         source = isotropy.open("x.parquet", column="d*")
         source = source if carry else source.bare()
         looked_at = 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(columns.Layout, "top_level", lambda own, s: top_level(own, Schema(s)))
+            patch.setattr(columnar.Layout, "top_level", lambda own, s: top_level(own, Schema(s)))
             rows, table = read(source)
         counts.append(looked_at)
         assert rows.shape == (2, n_columns)

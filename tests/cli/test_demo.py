@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from isotropy import KeyedVectors, cli, load
-from isotropy.cli import demo, demo_vectors
+from isotropy import KeyedVectors, cli, examples, load
+from isotropy.cli import demo
 from isotropy.errors import MissingExtraError
 
 
@@ -38,7 +38,7 @@ def faithful():
 
 
 def run(monkeypatch, vectors, row_of, *arguments):
-    words = demo_vectors.WordVectors("planted", vectors, row_of)
+    words = examples.WordVectors("planted", vectors, row_of)
     monkeypatch.setattr(demo, "SETS", {"planted": lambda: words})
     result = CliRunner().invoke(cli.app, ["demo", *arguments])
     assert result.exit_code == 0, result.output
@@ -85,7 +85,7 @@ def test_a_missing_package_is_named_and_the_rest_shown(monkeypatch, faithful, tm
     def absent():
         raise MissingExtraError('The demo needs gguf. Run: pip install "isotropy[demo]".')
 
-    words = demo_vectors.WordVectors("planted", *faithful)
+    words = examples.WordVectors("planted", *faithful)
     monkeypatch.setattr(demo, "SETS", {"smollm2": absent, "planted": lambda: words})
     result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
     assert "smollm2 is left out" in result.output
@@ -118,7 +118,7 @@ def test_the_list_is_graded_and_long_enough():
 def test_real_vectors_get_their_verdict(line, verdicts, tmp_path, monkeypatch):
     assert f"isotropy {line}\n" in CliRunner().invoke(cli.app, ["demo", "--help"]).output
     try:
-        shapes = [load_set().vectors.shape for load_set in demo_vectors.SETS.values()]
+        shapes = [load_set().vectors.shape for load_set in examples.SETS.values()]
     except MissingExtraError as error:
         pytest.skip(str(error))
     assert shapes == [(49152, 576), (32000, 256)]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy.cli import Commands
 from isotropy.cli.embed import embed
-from isotropy.sources.encoder import Encoder
-from isotropy.sources.keyed import KeyedVectors
+from isotropy.models.encoder import Encoder
+from isotropy.models.keyed import KeyedVectors
 
 from .. import tiny_models
 from ..tiny_models import TEXTS

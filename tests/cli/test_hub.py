@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from isotropy.cli import hub
+from isotropy.cli import common
 
 
 @pytest.fixture(autouse=True)
@@ -23,26 +23,26 @@ def closed_port():
 
 def test_libraries_stay_offline_where_the_hub_is_not_reached(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
-    hub.offline_unless_reached(str(tmp_path), None)
+    common.offline_unless_reached(str(tmp_path), None)
     assert "HF_HUB_OFFLINE" not in os.environ
-    hub.offline_unless_reached(str(tmp_path), "owner/name")
+    common.offline_unless_reached(str(tmp_path), "owner/name")
     assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 def test_a_hub_that_is_reached_is_used(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        hub.offline_unless_reached("owner/name")
+        common.offline_unless_reached("owner/name")
     assert "HF_HUB_OFFLINE" not in os.environ
 
 
 def test_a_proxy_is_trusted(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
-    assert hub.reached()
+    assert common.reached()
 
 
 def test_exceptions_from_a_proxy_are_no_proxy(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost"})
-    assert not hub.reached()
+    assert not common.reached()

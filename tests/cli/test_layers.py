@@ -15,8 +15,8 @@ import isotropy
 from isotropy.cli import Commands
 from isotropy.cli.layers import COLUMNS, layers, measured_layers
 from isotropy.metrics import RECORDS
-from isotropy.sources.encoder import Encoder
-from isotropy.sources.models import Model
+from isotropy.models.encoder import Encoder
+from isotropy.models.models import Model
 
 from .. import tiny_models
 from ..tiny_models import TEXTS

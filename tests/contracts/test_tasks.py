@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import (
     STS,
     Classification,

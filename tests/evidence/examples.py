@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from isotropy.sources.encoder import Encoder
-from isotropy.sources.tokens import joined
+from isotropy.models.encoder import Encoder
+from isotropy.models.tokens import joined
 from isotropy.tasks import STS, Classification
 
 

@@ -15,7 +15,7 @@ from isotropy.evidence.advice import plain as printed
 from isotropy.evidence.search import LEAST_ITEMS
 from isotropy.evidence.significance import Fold, interval
 from isotropy.evidence.split import divided
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import STS, Retrieval, WordInContext
 
 from .examples import TokenEncoder, classification, direction, pairs, sts, three_parts

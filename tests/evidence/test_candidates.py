@@ -6,15 +6,7 @@ import pytest
 import isotropy
 from isotropy import AllButTheTop, Center, ClusterRemoval, ScaledCenter, Whiten
 from isotropy.errors import InputError
-from isotropy.evidence.candidates import (
-    NONE,
-    Candidate,
-    Fits,
-    defaults,
-    fit_alone,
-    parsed,
-    searched,
-)
+from isotropy.evidence.spaces import NONE, Candidate, Fits, defaults, fit_alone, parsed, searched
 from isotropy.repairs import Repair
 
 BOTH = ("token", "sentence")

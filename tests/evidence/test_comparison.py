@@ -9,8 +9,8 @@ import pytest
 from isotropy import KeyedVectors
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence import Candidate, compare
-from isotropy.evidence.candidates import Fits
 from isotropy.evidence.significance import Fold, difference, holm, interval, p_value
+from isotropy.evidence.spaces import Fits
 from isotropy.evidence.trials import grouped_folds
 from isotropy.metrics import isoscore, mean_cosine
 from isotropy.repairs import AllButTheTop, Center, ClusterRemoval, Repair, Whiten

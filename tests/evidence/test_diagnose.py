@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from isotropy import KeyedVectors
 from isotropy.errors import InputError
-from isotropy.evidence.diagnose import diagnose, items_needed
+from isotropy.evidence.advice import diagnose, items_needed
 
 from .examples import TokenEncoder
 

@@ -11,7 +11,7 @@ import pytest
 from isotropy.errors import IsotropyWarning
 from isotropy.evidence import advise
 from isotropy.evidence.search import overlapping
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import (
     STS,
     Classification,

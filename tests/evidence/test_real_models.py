@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy.evidence import ScoreCalibrator
+from isotropy.repairs import ScoreCalibrator
 from isotropy.tasks import STS
 
 pytestmark = [pytest.mark.model, pytest.mark.data]

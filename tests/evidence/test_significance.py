@@ -16,7 +16,7 @@ from isotropy.evidence.significance import (
     p_value,
     standard_error,
 )
-from isotropy.tasks.outcomes import Correlation, Decisions, Mean
+from isotropy.tasks import Correlation, Decisions, Mean
 
 
 def systems(seed, n=150, mine=1.0, theirs=1.0):

@@ -6,7 +6,7 @@ import pytest
 from isotropy import AllButTheTop, Center, ClusterRemoval, KeyedVectors, Standardize, Whiten
 from isotropy.errors import InputError
 from isotropy.evidence.spaces import SENTENCE, TOKEN, Given, is_affine, space
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 
 from .examples import TokenEncoder
 

@@ -5,8 +5,7 @@ import pytest
 
 from isotropy import KeyedVectors
 from isotropy.errors import InputError
-from isotropy.evidence.candidates import NONE, Candidate
-from isotropy.evidence.spaces import SENTENCE
+from isotropy.evidence.spaces import NONE, SENTENCE, Candidate
 from isotropy.evidence.trials import (
     CORPUS,
     ELSEWHERE,
@@ -20,7 +19,7 @@ from isotropy.evidence.trials import (
     grouped_folds,
     sampled,
 )
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import STS, Retrieval, WordInContext, WordSimilarity
 
 from .examples import classification, pairs, sts

@@ -1,10 +1,10 @@
-"""The flow as a repair; tests/contracts has the contract, tests/train/test_flow.py the network."""
+"""The flow as a repair; tests/contracts has the contract, tests/losses/test_flow.py the network."""
 
 import numpy as np
 import pytest
 
 import isotropy
-from isotropy import Standardize, train
+from isotropy import Standardize, losses
 from isotropy.errors import InputError, NotAffineError, RepairFileError
 from isotropy.repairs import Flow, files
 
@@ -20,7 +20,7 @@ def X():
 
 def log_likelihood(repair, X):
     """Mean log density of the rows, by change of variables, through the saved weights alone."""
-    network = train.Flow(X.shape[1], repair.n_levels, repair.n_steps, repair.hidden).double()
+    network = losses.Flow(X.shape[1], repair.n_levels, repair.n_steps, repair.hidden).double()
     torch.nn.utils.vector_to_parameters(torch.tensor(repair.weights_), network.parameters())
     z, logdet = network.eval()(torch.tensor((X - repair.mean_) / repair.scale_))
     assert np.allclose(z.detach().numpy(), repair.transform(X), atol=1e-10)

@@ -10,9 +10,9 @@ import scipy.linalg
 import isotropy
 from isotropy import Center, ClusterRemoval, ScaledCenter
 from isotropy.errors import InputError
-from isotropy.repairs.excerpt import Excerpt
 from isotropy.repairs.shift import Shift, reach, shift
 from isotropy.sources import ArraySource
+from isotropy.sources.arrays import Excerpt
 from isotropy.stats import Moments
 
 

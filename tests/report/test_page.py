@@ -13,7 +13,7 @@ import isotropy
 from isotropy import evidence, report, tasks
 from isotropy.errors import InputError
 from isotropy.report.columns import hover
-from isotropy.report.gains import Evidence, Gain, opened
+from isotropy.report.inputs import Evidence, Gain, opened
 from isotropy.report.sections import evidence_section
 
 from .conftest import ATTACK

@@ -8,10 +8,11 @@ pytest.importorskip("jinja2")
 
 import isotropy
 from isotropy.errors import InputError
+from isotropy.models import KeyedVectors
 from isotropy.report import View, charts, page
 from isotropy.report.columns import carried, colourings, hover
-from isotropy.report.gains import Gain
-from isotropy.sources import KeyedVectors, as_source
+from isotropy.report.inputs import Gain
+from isotropy.sources import as_source
 
 
 @pytest.fixture(scope="module")

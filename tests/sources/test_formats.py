@@ -228,13 +228,13 @@ def test_tensors_are_sources(X, rows):
 @pytest.mark.parametrize("which", ["csv", "csv lists", "jsonl", "glove", "word2vec binary"])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_lines_may_cross_the_blocks_of_the_index(make, X, rows, which, newline, monkeypatch):
-    from isotropy.sources import lines, word2vec
+    from isotropy.sources import csv, word2vec
 
     path = make(which, X)
     if which != "word2vec binary":
         path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", newline))
     for block in (1, 7, 64, 1000):
-        monkeypatch.setattr(lines, "BLOCK", block)
+        monkeypatch.setattr(csv, "BLOCK", block)
         monkeypatch.setattr(word2vec, "BLOCK", max(block, 64))
         for chunk_rows in (1, 4, 100):
             source = open(path, chunk_rows=chunk_rows)

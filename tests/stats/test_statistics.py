@@ -11,14 +11,7 @@ from isotropy import linalg
 from isotropy.errors import InputError
 from isotropy.linalg import SUMMED_ROWS
 from isotropy.metrics import isoscore
-from isotropy.stats import (
-    ClusterMoments,
-    ClusterSums,
-    Directions,
-    LogPartition,
-    Moments,
-    Sample,
-)
+from isotropy.stats import ClusterMoments, ClusterSums, Directions, LogPartition, Moments, Sample
 
 from ..tolerances import of_sum
 

@@ -6,7 +6,7 @@ import scipy.stats
 from sklearn import metrics
 
 from isotropy.errors import InputError
-from isotropy.tasks.outcomes import Correlation, Decisions, Mean, Precision, VMeasure
+from isotropy.tasks import Correlation, Decisions, Mean, Precision, VMeasure
 
 N = 60
 DRAWS = 40
@@ -68,7 +68,7 @@ def test_an_exchange_with_itself_changes_nothing(kind):
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_draws_in_blocks_are_the_draws_one_by_one(kind, monkeypatch):
-    monkeypatch.setattr("isotropy.tasks.outcomes.base.BLOCK_ELEMENTS", 7 * N)
+    monkeypatch.setattr("isotropy.tasks.outcomes.BLOCK_ELEMENTS", 7 * N)
     mine, theirs = PAIRS[kind]()
     weights, swaps = drawn(), swapped()
     one_by_one = np.concatenate([mine.resampled(w[None]) for w in weights])

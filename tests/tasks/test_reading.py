@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import (
     STS,
     Classification,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import WordSimilarity, open_task
 
 pytestmark = pytest.mark.data

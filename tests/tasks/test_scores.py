@@ -7,7 +7,7 @@ from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 
 from isotropy.errors import InputError
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import (
     MLP,
     STS,

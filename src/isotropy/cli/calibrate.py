@@ -31,9 +31,8 @@ from isotropy.cli.common import (
     say_skipped,
 )
 from isotropy.errors import InputError
-from isotropy.evidence import ScoreCalibrator
-from isotropy.evidence.calibrator import FEWEST
-from isotropy.repairs import load
+from isotropy.repairs import ScoreCalibrator, load
+from isotropy.repairs.calibrator import FEWEST
 from isotropy.repairs.files import check_target
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import socket
 import sys
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
@@ -20,9 +24,34 @@ from rich.text import Text
 from isotropy.engines import Engine, named, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError
+from isotropy.models.texts import Texts, open_texts
 from isotropy.repairs import Repair
 from isotropy.sources import Source
 from isotropy.sources import open as open_source
+
+PATIENCE = 3.0  # seconds
+
+
+def offline_unless_reached(*names: str | None) -> None:
+    """Keep the libraries below from retrying for a minute, where a name is not a local path.
+
+    What they have in their cache is then used, or they fail at once.
+    """
+    away = any(name is not None and not os.path.exists(name) for name in names)
+    if away and not reached():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when they are imported
+
+
+def reached() -> bool:
+    """Whether the hub answers, or is behind a proxy that is not asked."""
+    if urllib.request.getproxies().keys() - {"no"}:  # no_proxy alone is no proxy
+        return True
+    place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = place.port or (80 if place.scheme == "http" else 443)
+    with contextlib.suppress(OSError), socket.create_connection((place.hostname, port), PATIENCE):
+        return True
+    return False
+
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -262,3 +291,113 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Pool(StrEnum):
+    """How token rows become rows."""
+
+    tokens = "tokens"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+    own = "own"
+
+
+class Level(StrEnum):
+    """Which rows a repair treats."""
+
+    token = "token"
+    sentence = "sentence"
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model of transformers, sentence-transformers or model2vec: its name on the hub, a "
+        "folder, or a .gguf file.",
+        show_default=False,
+    ),
+]
+TextsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TEXTS",
+        help="File of texts: .txt (a text a line), .tsv or .csv (with a header), .jsonl, each also "
+        "with .gz. Blank texts are left out.",
+        show_default=False,
+    ),
+]
+LayerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layer",
+        help="Hidden layer: 0 is the embedding layer, -1 the last; or first-last, the average of "
+        "the first and the last [-1].",
+        show_default=False,
+        autocompletion=among("-1", "0", "first-last"),
+    ),
+]
+POOL_HELP = (
+    "The row of a text: the mean, first (cls) or last of its tokens, or what a "
+    "sentence-transformers model does itself [own where there is one, else mean]"
+)
+SpecialOption = Annotated[
+    bool, typer.Option("--special-tokens", help="Count [CLS], </s> and their like as tokens.")
+]
+ModelDeviceOption = Annotated[str | None, typer.Option("--device", help=f"{TORCH_DEVICE}.")]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Tokens of a batch, padding included [4096; on a GPU 65536].", min=1),
+]
+LengthOption = Annotated[
+    int | None, typer.Option(help="Cut texts at this many tokens [what the model takes].", min=1)
+]
+TextColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text-column",
+        help="Column with the texts, where it is not text, sentence, question or both of "
+        "sentence1 and sentence2; several times for more.",
+        show_default=False,
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        envvar="ISOTROPY_CACHE",
+        help="Folder that keeps the rows of all tokens, so that no text is run twice.",
+    ),
+]
+
+
+def one_layer(layer: str | None, caller: str) -> int | str:
+    """The layer that --layer names."""
+    if layer is None:
+        return -1
+    if layer == "first-last":
+        return layer
+    try:
+        return int(layer)
+    except ValueError:
+        raise InputError(
+            f"{caller}: --layer must be a number or first-last, got {layer!r}."
+        ) from None
+
+
+def opened_texts(texts: str, columns: list[str] | None, caller: str) -> Texts:
+    """The texts that the arguments describe; says how many were blank."""
+    found = open_texts(texts, columns or None, caller)
+    if found.n_blank:
+        blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
+        typer.echo(blank, err=True)
+    return found
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[TerminalProgress]:
+    """Progress of passes over rows, shown on a terminal."""
+    progress = TerminalProgress()
+    with progress.bar, using(progress=progress):
+        yield progress

@@ -20,11 +20,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from isotropy.cli.common import OverwriteOption, SeedOption, examples
-from isotropy.cli.demo_vectors import SETS, WordVectors
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, reason
+from isotropy.examples import SETS, WordVectors
 from isotropy.measure import measure
+from isotropy.models import KeyedVectors
 from isotropy.repairs import AllButTheTop
-from isotropy.sources import KeyedVectors
 from isotropy.writing import explained, mark, shown, whole, written_by_us
 
 SHOWN = ("mean_cosine", "mean_norm_ratio", "partition_isotropy", "isoscore", "effective_rank")

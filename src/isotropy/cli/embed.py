@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from isotropy.checks import Array
-from isotropy.cli.common import FILES_OF_ROWS, OverwriteOption, RepairOption, examples, say
-from isotropy.cli.hub import offline_unless_reached
-from isotropy.cli.texts_options import (
+from isotropy.cli.common import (
+    FILES_OF_ROWS,
     POOL_HELP,
     BatchOption,
     CacheOption,
@@ -20,21 +19,26 @@ from isotropy.cli.texts_options import (
     Level,
     ModelArgument,
     ModelDeviceOption,
+    OverwriteOption,
     Pool,
+    RepairOption,
     SpecialOption,
     TextColumnsOption,
     TextsArgument,
+    examples,
+    offline_unless_reached,
     one_layer,
     opened_texts,
+    say,
     shown,
 )
 from isotropy.engines import map_rows
 from isotropy.errors import InputError, IsotropyWarning
+from isotropy.models.encoder import Encoder, cut_off
+from isotropy.models.loading import pools_itself
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import target
-from isotropy.sources.encoder import Encoder, cut_off
 from isotropy.sources.guard import guard
-from isotropy.sources.loading import pools_itself
 
 WORD_FILES = (".vec", ".txt")
 

@@ -18,40 +18,38 @@ from rich.progress import Progress as Bar
 
 from isotropy import checks
 from isotropy.cli.common import (
+    POOL_HELP,
+    CacheOption,
     ColumnOption,
     JsonOption,
+    LayerOption,
+    ModelDeviceOption,
     OverwriteOption,
+    Pool,
     SeedOption,
+    SpecialOption,
     among,
     beside,
     destination,
     examples,
     json_line,
-)
-from isotropy.cli.hub import offline_unless_reached
-from isotropy.cli.texts_options import (
-    POOL_HELP,
-    CacheOption,
-    LayerOption,
-    ModelDeviceOption,
-    Pool,
-    SpecialOption,
+    offline_unless_reached,
     one_layer,
 )
 from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compared
-from isotropy.evidence.diagnose import diagnose
+from isotropy.evidence.advice import diagnose
 from isotropy.evidence.trials import Progress
+from isotropy.models.embeddings import embeddings
+from isotropy.models.encoder import Encoder
+from isotropy.models.keyed import KeyedVectors
+from isotropy.models.loading import is_model, pools_itself
+from isotropy.models.texts import each, open_texts
 from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
-from isotropy.sources.embeddings import embeddings
-from isotropy.sources.encoder import Encoder
 from isotropy.sources.guard import guard
-from isotropy.sources.keyed import KeyedVectors
-from isotropy.sources.loading import is_model, pools_itself
 from isotropy.sources.opening import FORMATS
-from isotropy.sources.texts import each, open_texts
 from isotropy.tasks import Task, open_task
 from isotropy.tasks.pseudo import adjacent
 from isotropy.tasks.word_similarity import WordSimilarity

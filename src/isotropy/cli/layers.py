@@ -18,23 +18,27 @@ from rich.console import Console
 from rich.table import Table
 
 from isotropy import errors
-from isotropy.cli.common import JsonOption, OverwriteOption, SeedOption, examples, json_line
-from isotropy.cli.hub import offline_unless_reached
-from isotropy.cli.texts_options import (
+from isotropy.cli.common import (
     BatchOption,
+    JsonOption,
     LengthOption,
     ModelArgument,
     ModelDeviceOption,
+    OverwriteOption,
+    SeedOption,
     TextColumnsOption,
     TextsArgument,
+    examples,
+    json_line,
+    offline_unless_reached,
     opened_texts,
     shown,
 )
 from isotropy.measure import Geometry, measure
-from isotropy.sources.encoder import Encoder, cut_off
-from isotropy.sources.progress import bar
+from isotropy.models.encoder import Encoder, cut_off
+from isotropy.models.progress import bar
+from isotropy.models.texts import Text, sampled
 from isotropy.sources.sinks import open_sink
-from isotropy.sources.texts import Text, sampled
 
 KINDS = ("tokens", "cls")
 COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geometry
@@ -115,7 +119,7 @@ def layers(
     pass of the model; the rows are on disk until they are measured.
     """
     if out is not None:
-        from isotropy.report.images import check_image
+        from isotropy.report.page import check_image
 
         inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
         check_image(out, "layers", inputs, overwrite=overwrite, name="--out")

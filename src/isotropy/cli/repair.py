@@ -37,10 +37,10 @@ from isotropy.cli.common import (
 from isotropy.errors import InputError, IsotropyWarning, RepairFileError
 from isotropy.repairs import Repair, load
 from isotropy.repairs.base import is_affine, target
-from isotropy.repairs.excerpt import Excerpt
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift
 from isotropy.sources import Source
+from isotropy.sources.arrays import Excerpt
 from isotropy.sources.guard import guard
 
 DIRECTIONS = 1024  # that a shift is looked for in, so that a small file does not take minutes

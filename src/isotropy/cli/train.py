@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isotropy.cli.common import JsonOption, examples, json_line
-from isotropy.cli.texts_options import ModelDeviceOption
+from isotropy.cli.common import JsonOption, ModelDeviceOption, examples, json_line
 
 ALL = "all"
 METHODS = (
@@ -172,9 +171,9 @@ def train(
     and median over seeds, and for each method a Welch t-test against none, adjusted for the number
     of methods (Holm). An interrupted run resumes where it stopped. Defaults follow the papers.
     """
-    from isotropy.train import functional  # noqa: F401  says so where torch is missing
-    from isotropy.train.summary import NONE, summary, table
-    from isotropy.train.trial import Trial
+    from isotropy.losses import functional  # noqa: F401  says so where torch is missing
+    from isotropy.trial.summary import NONE, summary, table
+    from isotropy.trial.trial import Trial
 
     settings: dict[str, Any] = {
         "epochs": epochs,

@@ -18,8 +18,8 @@ from isotropy import checks
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
 from isotropy.engines.local import n_threads, write_part
 from isotropy.errors import ClusterError, InputError, MissingExtraError
+from isotropy.linalg import one_blas_thread
 from isotropy.sources import Chunk, PartsSink, Source
-from isotropy.threads import one_blas_thread
 
 GROUP = 16  # chunks that workers merge before the result is sent here
 RUN = 2  # chunks of a task: states are large, and the fewer are sent about the better

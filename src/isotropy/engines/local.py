@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.linalg import one_blas_thread
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
-from isotropy.threads import one_blas_thread
 
 T = TypeVar("T")
 R = TypeVar("R")

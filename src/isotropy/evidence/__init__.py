@@ -1,18 +1,16 @@
 """Evidence: whether a repair helps on a task, which one, and how sure that is."""
 
 from isotropy.evidence.advice import Advice
-from isotropy.evidence.calibrator import ScoreCalibrator
-from isotropy.evidence.candidates import Candidate
 from isotropy.evidence.change import linear_cka, neighbour_overlap
 from isotropy.evidence.comparison import Comparison, Result, compare
 from isotropy.evidence.search import advise
+from isotropy.evidence.spaces import Candidate
 
 __all__ = [
     "Advice",
     "Candidate",
     "Comparison",
     "Result",
-    "ScoreCalibrator",
     "advise",
     "compare",
     "linear_cka",

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from isotropy import checks, markup
+from isotropy import checks, tables
 from isotropy.errors import InputError, IsotropyWarning, brief
 from isotropy.evidence.advice import percent, plain, signed
-from isotropy.evidence.candidates import NONE, Candidate, defaults, parsed
 from isotropy.evidence.change import linear_cka, neighbour_overlap
 from isotropy.evidence.significance import difference, holm, interval, p_value
-from isotropy.evidence.spaces import SENTENCE, encoder_of
+from isotropy.evidence.spaces import NONE, SENTENCE, Candidate, defaults, encoder_of, parsed
 from isotropy.evidence.trials import (
     TRANSDUCTIVE,
     Bench,
@@ -30,8 +29,8 @@ from isotropy.evidence.trials import (
     sampled,
 )
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
+from isotropy.models.texts import Text
 from isotropy.repairs import Repair
-from isotropy.sources.texts import Text
 from isotropy.tasks import Outcome, Task
 
 N_NEIGHBOURS = 10
@@ -116,7 +115,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         parts = [
-            markup.table(
+            tables.table(
                 ("repair", "score", "gain", "95 % interval", "p (Holm)"),
                 [_cells(result) for result in part],
                 f"{task}: {part[0].metric}, {part[0].n_items:,} items, fitted on "
@@ -124,7 +123,7 @@ class Comparison:
             )
             for task, part in self._by_task().items()
         ]
-        return "".join([*parts, *(markup.paragraph(note) for note in self.notes)])
+        return "".join([*parts, *(tables.paragraph(note) for note in self.notes)])
 
     def _by_task(self) -> dict[str, list[Result]]:
         found: dict[str, list[Result]] = {}

@@ -11,21 +11,23 @@ import numpy as np
 from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.evidence.advice import Advice, percent, plain, signed
-from isotropy.evidence.candidates import NONE, Candidate, Fits, fit_alone, parsed, searched
 from isotropy.evidence.significance import Fold, difference, group_counts, interval, items_needed
-from isotropy.evidence.spaces import SENTENCE, Integers, Space, encoder_of
-from isotropy.evidence.split import disjoint, divided, effective_groups
-from isotropy.evidence.trials import (
-    TRAINING,
-    Bench,
-    Plan,
-    Progress,
-    Watch,
-    far,
-    nobody,
+from isotropy.evidence.spaces import (
+    NONE,
+    SENTENCE,
+    Candidate,
+    Fits,
+    Integers,
+    Space,
+    encoder_of,
+    fit_alone,
+    parsed,
+    searched,
 )
+from isotropy.evidence.split import disjoint, divided, effective_groups
+from isotropy.evidence.trials import TRAINING, Bench, Plan, Progress, Watch, far, nobody
 from isotropy.linalg import Floats
-from isotropy.sources.texts import Text
+from isotropy.models.texts import Text
 from isotropy.tasks import Outcome, Task
 
 LEVEL = 0.025  # of the one-sided test that a recommendation must pass

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.evidence.candidates import Candidate, Fits
 from isotropy.evidence.significance import Fold
-from isotropy.evidence.spaces import Integers, Space, encoder_of, space
+from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, encoder_of, space
+from isotropy.models.keyed import KeyedVectors
+from isotropy.models.models import Rows
+from isotropy.models.texts import Text, distinct, expect_texts
 from isotropy.repairs import Center
 from isotropy.repairs.shift import Shift
-from isotropy.sources.keyed import KeyedVectors
-from isotropy.sources.models import Rows
-from isotropy.sources.picked import PickedRows
-from isotropy.sources.texts import Text, distinct, expect_texts
+from isotropy.sources.arrays import PickedRows
 from isotropy.tasks import Outcome, Task
 from isotropy.tasks.base import identity
 

@@ -1,12 +1,11 @@
 """Metrics: pure functions of statistics, each with a record of what it is."""
 
-from isotropy.metrics.alignment import mean_alignment
 from isotropy.metrics.base import RECORDS, Record
 from isotropy.metrics.cosine import mean_cosine, rogue_dimensions
 from isotropy.metrics.hubness import hubness
 from isotropy.metrics.isoscore import isoscore
 from isotropy.metrics.local import local_isotropy
-from isotropy.metrics.norms import mean_norm_ratio, norms
+from isotropy.metrics.norms import mean_alignment, mean_norm_ratio, norms
 from isotropy.metrics.partition import partition_dispersion, partition_isotropy
 from isotropy.metrics.spectrum import (
     effective_rank,

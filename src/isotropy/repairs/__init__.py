@@ -2,6 +2,7 @@
 
 from isotropy.repairs.all_but_the_top import AllButTheTop
 from isotropy.repairs.base import Repair, load
+from isotropy.repairs.calibrator import ScoreCalibrator
 from isotropy.repairs.center import Center
 from isotropy.repairs.cluster_removal import ClusterRemoval
 from isotropy.repairs.flow import Flow
@@ -19,6 +20,7 @@ __all__ = [
     "LearnedLayer",
     "Repair",
     "ScaledCenter",
+    "ScoreCalibrator",
     "Shift",
     "Standardize",
     "Whiten",

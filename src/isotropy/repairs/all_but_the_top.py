@@ -6,11 +6,18 @@ import numpy as np
 
 from isotropy import checks
 from isotropy.checks import Array
-from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import SummedRepair
-from isotropy.repairs.removal import SIDES, Side, directions, expect_removed, n_directions, remove
+from isotropy.repairs.cluster_removal import (
+    SIDES,
+    Side,
+    directions,
+    expect_removed,
+    n_directions,
+    remove,
+)
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 
 class AllButTheTop(SummedRepair):

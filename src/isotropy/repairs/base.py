@@ -13,17 +13,17 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from isotropy import checks, fields, linalg
+from isotropy import checks, linalg, stored
 from isotropy.checks import Array
 from isotropy.engines import Engine, map_rows, over_threads, reduce, using
 from isotropy.errors import InputError, NotAffineError, one_line
-from isotropy.fields import Field
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, open_sink
 from isotropy.sources.guard import guard
 from isotropy.stats import Moments, Statistic
+from isotropy.stored import Field
 from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
@@ -241,7 +241,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self._check_params()
         apart = tuple(f"{prefix}." for prefix in self._statistics())  # which check their own
         own = {name: array for name, array in tensors.items() if not name.startswith(apart)}
-        fields.check(own, self.learned, self._sizes())
+        stored.check(own, self.learned, self._sizes())
         self._restore(header, tensors)
         return self
 

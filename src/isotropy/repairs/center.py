@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from isotropy.checks import Array
-from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
-from isotropy.repairs.removal import remove
+from isotropy.repairs.cluster_removal import remove
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 
 class Center(InvertibleRepair):

@@ -14,12 +14,12 @@ from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
-from isotropy.fields import Field
 from isotropy.linalg import like
 from isotropy.repairs.base import Invertible
 from isotropy.repairs.standardize import Standardize
 from isotropy.sources import Source
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 START_ROWS = 4096  # that ActNorm starts from
 LARGEST_SEED = (1 << 63) - 1  # that torch takes
@@ -31,7 +31,7 @@ class Flow(Invertible):
     Parameters
     ----------
     n_levels, n_steps, hidden : int
-        Shape of the network, as of `isotropy.train.Flow`.
+        Shape of the network, as of `isotropy.losses.Flow`.
     n_epochs : int
         Passes over the rows.
     batch_size : int
@@ -105,7 +105,7 @@ class Flow(Invertible):
         checks.integer(self.random_state, "random_state", name, 0, LARGEST_SEED)
 
     def _fit(self, source: Source) -> None:
-        from isotropy.repairs.networks import training
+        from isotropy.losses import base
 
         (moments,) = reduce(source, [Moments()])
         found = Standardize().fit_statistic(moments)
@@ -114,8 +114,8 @@ class Flow(Invertible):
         start, _ = next(self._batches(source, START_ROWS, random))
         network = self._network().double().to(source.device)
         epochs = (self._batches(source, self.batch_size, random) for _ in range(self.n_epochs))
-        training.maximise_likelihood(network, start, chain(*epochs), self.learning_rate)
-        self.weights_ = training.weights(network)
+        base.maximise_likelihood(network, start, chain(*epochs), self.learning_rate)
+        self.weights_ = base.weights(network)
         if not np.isfinite(self.weights_).all():
             raise InputError(
                 f"Flow: the training diverged at learning_rate={self.learning_rate:g}. Lower it."
@@ -123,8 +123,8 @@ class Flow(Invertible):
         self._keep_networks()
 
     def _network(self) -> Any:
-        from isotropy.repairs.networks.flow import Flow as Network
-        from isotropy.repairs.networks.training import seeded
+        from isotropy.losses.base import seeded
+        from isotropy.losses.flow import Flow as Network
 
         with seeded(self.random_state):
             return Network(self.n_features_in_, self.n_levels, self.n_steps, self.hidden)
@@ -155,7 +155,7 @@ class Flow(Invertible):
 
     def _keep_networks(self) -> None:
         """Keep the network for rows of either dtype: making it costs more than treating a row."""
-        from isotropy.repairs.networks.training import with_weights
+        from isotropy.losses.base import with_weights
 
         whole = with_weights(self._network(), self.weights_)
         self._networks = {"float64": whole, "float32": copy.deepcopy(whole).float()}
@@ -165,13 +165,13 @@ class Flow(Invertible):
         return copy.deepcopy(network).to(rows.device) if checks.is_tensor(rows) else network
 
     def _apply(self, rows: Array, out: Array) -> None:
-        from isotropy.repairs.networks.training import tensor
+        from isotropy.losses.base import tensor
 
         z, _ = self._network_for(rows)(tensor(self._standard(rows)))
         out[:] = like(z, out)
 
     def _revert(self, rows: Array, out: Array) -> None:
-        from isotropy.repairs.networks.training import tensor
+        from isotropy.losses.base import tensor
 
         back = like(self._network_for(rows).inverse(tensor(rows)), rows)
         out[:] = back * like(self.scale_, rows) + like(self.mean_, rows)

@@ -11,11 +11,11 @@ from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
-from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Invertible
 from isotropy.sources import Source
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 
 class LearnedLayer(Invertible):
@@ -24,7 +24,7 @@ class LearnedLayer(Invertible):
     Parameters
     ----------
     alpha : float
-        Weight of the task's loss against that of isotropy, as of `isotropy.train.JointLoss`.
+        Weight of the task's loss against that of isotropy, as of `isotropy.losses.JointLoss`.
     smoothing : float
         Of the moving means that both losses are divided by.
     n_epochs : int
@@ -157,7 +157,7 @@ class LearnedLayer(Invertible):
         checks.integer(self.random_state, "random_state", name, 0, (1 << 63) - 1)
 
     def _fit(self, source: Source) -> None:
-        from isotropy.repairs.networks import layer_training
+        from isotropy.losses import layer_training
 
         if source.n_features < 2:
             raise InputError("LearnedLayer: X must have at least 2 features, got 1 feature(s).")

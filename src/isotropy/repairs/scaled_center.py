@@ -7,10 +7,10 @@ import numpy as np
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError, NotAffineError
-from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats, like, namespace
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Directions
+from isotropy.stored import HALF_THE_DIGITS, Field
 
 
 class ScaledCenter(InvertibleRepair):

@@ -15,10 +15,10 @@ from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
-from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats
 from isotropy.sources import Source
 from isotropy.stats import Moments, Statistic
+from isotropy.stored import HALF_THE_DIGITS, Field
 
 FAR = 0.1
 SHARE = 0.99

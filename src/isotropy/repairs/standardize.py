@@ -6,10 +6,10 @@ import numpy as np
 
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 
 class Standardize(InvertibleRepair):

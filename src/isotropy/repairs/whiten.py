@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError, brief
-from isotropy.fields import Field
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Moments
+from isotropy.stored import Field
 
 ENOUGH_ROWS = 10
 

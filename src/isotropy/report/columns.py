@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
+from isotropy.models.keyed import KEYS
 from isotropy.report.views import View
 from isotropy.sources import Source
-from isotropy.sources.keyed import KEYS
 
 MOST_NAMES = 10
 LONGEST = 160

@@ -1,7 +1,8 @@
-"""One HTML page that shows a space: everything inside it, nothing fetched."""
+"""The report: one self-contained HTML page, and figures as files of their own."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from isotropy._version import __version__
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.measure import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
-from isotropy.report import charts, gains
+from isotropy.report import charts, inputs
 from isotropy.report.columns import carried, colourings, hover
 from isotropy.report.sections import (
     NEEDED,
@@ -27,6 +28,63 @@ from isotropy.report.views import View, repaired
 from isotropy.sources import as_source
 from isotropy.sources.guard import guard, output_path
 from isotropy.writing import explained, is_stream, shown, whole
+
+PICTURES = (".svg", ".png", ".pdf")
+
+
+def check_image(
+    path: Any,
+    caller: str,
+    inputs: dict[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+    name: str = "path",
+) -> Path:
+    """The file of a figure; raises where none can be written there. Inputs as of `guard`."""
+    target = Path(output_path(path, name, caller))
+    if target.suffix not in (".html", *PICTURES) or target.is_dir():
+        raise InputError(
+            f"{caller}: {name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}."
+        )
+    guard({name: path}, inputs, overwrite=overwrite, caller=caller)
+    if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
+        raise MissingExtraError(
+            f"{caller}: a picture needs kaleido, which is not installed. "
+            'Run: pip install "isotropy[report]", or write .html.'
+        )
+    return target
+
+
+def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
+    """Write a plotly figure as .html, .svg, .png or .pdf; pictures are drawn by a Chromium.
+
+    The file appears whole or not at all; one that is there is replaced with `overwrite` only.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from isotropy.report import charts, write_image
+    >>> X = np.random.default_rng(0).standard_normal((200, 8))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_image(charts.norms(X), f"{folder}/norms.html")
+    """
+    target = check_image(path, caller, overwrite=overwrite)
+    try:
+        with explained(target, caller), whole(target, overwrite=overwrite) as part:
+            if target.suffix == ".html":
+                figure.write_html(part, include_plotlyjs=True)
+            else:
+                figure.write_image(part, format=target.suffix[1:])
+    except InputError:
+        raise
+    except Exception as error:  # kaleido's own kinds, where no browser can be started
+        if "chrom" not in f"{error}".lower():
+            raise
+        raise InputError(
+            f"{caller}: a picture needs Chrome or Chromium, and none could be started. Install "
+            "one, or write .html."
+        ) from None
+
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
     "mean_cosine": ("mean cosine", ".3f", "of two random rows; near 0 is good"),
@@ -120,7 +178,7 @@ def page(
 ) -> str:
     """The HTML of the page; parameters as of `write`."""
     fitted = [_fitted(repair) for repair in repairs]
-    known = [gains.opened(found) for found in evidence]
+    known = [inputs.opened(found) for found in evidence]
     by_layer = [] if layers is None else layer_sections(opened_layers(layers))
     views = _views(X, fitted, seed)
     sections = [*space_sections(views), *by_layer]

@@ -11,7 +11,7 @@ import numpy as np
 
 from isotropy.errors import InputError, one_line
 from isotropy.report import charts, inputs
-from isotropy.report.gains import Evidence, all_gains
+from isotropy.report.inputs import Evidence, all_gains
 from isotropy.report.views import N_CLUSTERS, View
 
 NEEDED = (

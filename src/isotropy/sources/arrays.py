@@ -1,4 +1,4 @@
-"""Vectors in memory: numpy arrays and torch tensors."""
+"""Vectors in memory: numpy arrays, torch tensors, and some of their rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -143,3 +144,83 @@ class MappedSource:
         """The same source without the other columns."""
         source = getattr(self.source, "bare", lambda: self.source)()
         return MappedSource(source, self.transform, self.n_features)
+
+
+CHUNK_ELEMENTS = 1 << 22  # 16 MB of float32
+
+
+class PickedRows:
+    """The rows of an array with these numbers, in this order, as often as each is named.
+
+    Parameters
+    ----------
+    X : array of shape (n_rows, n_features)
+        Finite.
+    numbers : array of int
+    """
+
+    device = "cpu"
+
+    def __init__(self, X: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+        self.X, self.numbers = X, numbers
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    def chunks(self) -> list[Chunk]:
+        rows = max(1, CHUNK_ELEMENTS // self.n_features)
+        return [
+            Chunk(start, min(rows, self.n_samples - start))
+            for start in range(0, self.n_samples, rows)
+        ]
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        numbers = self.numbers[chunk.first_row : chunk.first_row + chunk.n_rows]
+        yield Batch(chunk.first_row, linalg.native(self.X[numbers]))
+
+
+class Excerpt:
+    """About `n_rows` rows of a source, or all where there are fewer, in evenly spaced chunks.
+
+    So a large file is judged without reading it: at least four chunks are begun, and no more of
+    each is read than its share of the rows.
+    """
+
+    def __init__(self, source: Source, n_rows: int = 10_000) -> None:
+        self.source = getattr(source, "bare", lambda: source)()
+        self.n_features, self.device = source.n_features, source.device
+        chunks = source.chunks()
+        n_chunks = min(len(chunks), max(4, -(-n_rows * len(chunks) // source.n_samples)))
+        picked = np.linspace(0, len(chunks) - 1, n_chunks).round().astype(int)
+        self._chunks = [chunks[i] for i in picked]
+        self._rows_each = -(-n_rows // n_chunks)
+
+    @property
+    def n_samples(self) -> int:
+        return sum(min(chunk.n_rows, self._rows_each) for chunk in self._chunks)
+
+    def chunks(self) -> list[Chunk]:
+        return self._chunks
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        n_left = self._rows_each
+        for batch in self.source.read(chunk):
+            yield first_rows(batch, n_left)
+            n_left -= batch.rows.shape[0]
+            if n_left <= 0:
+                return
+
+
+def first_rows(batch: Batch, n_rows: int) -> Batch:
+    """The batch without what follows its first rows."""
+    return replace(
+        batch,
+        rows=batch.rows[:n_rows],
+        weights=None if batch.weights is None else batch.weights[:n_rows],
+        numbers=None if batch.numbers is None else batch.numbers[:n_rows],
+    )

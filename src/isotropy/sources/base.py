@@ -68,6 +68,17 @@ def keep(batch: Batch, good: NDArray[np.bool_]) -> Batch:
     )
 
 
+def widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """bfloat16 bits as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrowed(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """float32 values as bfloat16 bits, rounded to nearest even."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
 class Source(Protocol):
     """Rows of `n_features` numbers, in chunks that the source alone defines."""
 

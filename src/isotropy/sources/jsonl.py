@@ -14,9 +14,9 @@ from pyarrow import json as arrow_json
 
 from isotropy.errors import brief, one_line
 from isotropy.sources import paths, tables
-from isotropy.sources.columns import Layout, carried, choose, matrix, one_batch, width
+from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
+from isotropy.sources.csv import LinesFile, first_lines, mark, text_rows
 from isotropy.sources.files import Column, File, FormatError, Rows
-from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
 from isotropy.sources.tables import expect_flat, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
@@ -23,14 +23,13 @@ from isotropy.sources.files import (
     listed,
     parsed,
 )
-from isotropy.sources.loading import STATIC_TABLE, static_folder
 
 PACKAGE = "isotropy.sources"
 STATE_BYTES = 1 << 24  # of the list of files of a saved data set
 FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
     ".npy": (".npy", "npy", "open_npy", False),
-    ".npz": (".npz", "npz", "open_npz", True),
-    ".safetensors": ("safetensors", "safetensors", "open_safetensors", True),
+    ".npz": (".npz", "npy", "open_npz", True),
+    ".safetensors": ("safetensors", "flat", "open_safetensors", True),
     ".parquet": ("Parquet", "columnar", "open_parquet", True),
     ".pq": ("Parquet", "columnar", "open_parquet", True),
     ".arrow": ("Arrow", "columnar", "open_arrow", True),
@@ -43,10 +42,24 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
     ".txt": ("word2vec text", "word2vec", "open_words", False),
     ".vec": ("word2vec text", "word2vec", "open_words", False),
     ".bin": ("word2vec binary", "word2vec", "open_binary_words", False),
-    ".fvecs": (".fvecs", "fvecs", "open_fvecs", False),
-    ".bvecs": (".bvecs", "fvecs", "open_fvecs", False),
-    ".ivecs": (".ivecs", "fvecs", "open_fvecs", False),
+    ".fvecs": (".fvecs", "flat", "open_fvecs", False),
+    ".bvecs": (".bvecs", "flat", "open_fvecs", False),
+    ".ivecs": (".ivecs", "flat", "open_fvecs", False),
 }
+
+
+class FolderFormat(NamedTuple):
+    """A kind of folder that holds vectors in a way of its own, such as a static model.
+
+    `file(path)` is the one file in it with rows, `vectors(path, caller)` its rows where these are
+    not those of the file as it is; both are None for folders of another kind.
+    """
+
+    file: Callable[[str], str | None]
+    vectors: Callable[[str, str], Any]
+
+
+FOLDERS: list[FolderFormat] = []  # more are added by those who can read them
 
 
 def open_source(
@@ -109,7 +122,8 @@ def open_source(
             X, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
         )
     if len(names) == 1 and column is None:
-        table = _token_vectors(checks.path(names[0], "X", caller), caller)
+        path = checks.path(names[0], "X", caller)
+        table = _first(format.vectors(path, caller) for format in _folder_formats(path))
         if table is not None:
             return ArraySource(
                 table, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
@@ -142,15 +156,12 @@ def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
     return None
 
 
-def _token_vectors(path: str, caller: str) -> Any:
-    """The vectors of a static model that are not its table as it is stored; None of others."""
-    if paths.is_remote(path) or not os.path.isdir(path) or (folder := static_folder(path)) is None:
-        return None
-    static = importlib.import_module(f"{PACKAGE}.static")
-    table = str(folder / STATIC_TABLE)
-    if not os.path.isfile(table) or not static.has_formula(table):
-        return None
-    return static.StaticModel(path, folder, caller).vectors()
+def _folder_formats(path: str) -> list[FolderFormat]:
+    return FOLDERS if not paths.is_remote(path) and os.path.isdir(path) else []
+
+
+def _first(found: Iterable[Any]) -> Any:
+    return next((one for one in found if one is not None), None)
 
 
 def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -> File:
@@ -202,8 +213,8 @@ def _folder(path: str, caller: str) -> list[str]:
     if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
         with explained(caller, state, "data set"):
             return [paths.join(path, name) for name in _data_files(state)]
-    if not paths.is_remote(path) and (static := static_folder(path)) is not None:
-        return [str(static / STATIC_TABLE)]
+    if (file := _first(format.file(path) for format in _folder_formats(path))) is not None:
+        return [file]
     found = paths.matches(paths.join(paths.literal(path), "*"))
     found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
     if not found:

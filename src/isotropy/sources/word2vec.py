@@ -15,9 +15,8 @@ from pyarrow import csv
 from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
-from isotropy.sources.csv import parse
+from isotropy.sources.csv import LinesFile, first_lines, mark, parse, text_rows
 from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows
-from isotropy.sources.lines import LinesFile, first_lines, mark, text_rows
 from isotropy.sources.sinks import Sink
 
 WORD = "word"

@@ -4,8 +4,7 @@ from isotropy.stats.base import Statistic
 from isotropy.stats.clusters import ClusterMoments, ClusterSums
 from isotropy.stats.directions import Directions
 from isotropy.stats.moments import Moments
-from isotropy.stats.partition import LogPartition
-from isotropy.stats.projections import Projections
+from isotropy.stats.projections import LogPartition, Projections
 from isotropy.stats.sample import Sample
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks, fields, linalg
+from isotropy import checks, linalg, stored
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import Field
+from isotropy.stored import Field
 
 USUAL_WEIGHTS = 30  # rows are summed with weights between 2^-30 and 2^30 as they are
 
@@ -121,7 +121,7 @@ class Statistic(ABC):
             or does not agree with the others.
         """
         try:
-            fields.check(state, cls.fields)
+            stored.check(state, cls.fields)
             self = cls.__new__(cls)
             for name in cls.fields:
                 value = state.get(name)

@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import fields, linalg
+from isotropy import linalg, stored
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import Moments
+from isotropy.stored import Field
 
 EXACT_SUMS = 1 << 26  # multiply-adds an update may spend on float64 sums of float32 rows
 
@@ -158,7 +158,7 @@ class ClusterMoments(_PerCluster):
         n_clusters = len(centroids) if centroids.ndim == 2 else 0
         moments = {f"{i}.{k}": v for i in range(n_clusters) for k, v in Moments.fields.items()}
         try:
-            fields.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
+            stored.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
         except InputError as error:
             raise InputError(f"{cls.__name__}: {error}") from None
         self = cls(state["centroids"])

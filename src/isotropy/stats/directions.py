@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
+from isotropy.stored import HALF_THE_DIGITS, Field
 
 EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 throughout
 USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import HALF_THE_DIGITS, Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
+from isotropy.stored import HALF_THE_DIGITS, Field
 
 CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
 EXACT_PRODUCTS = 1 << 31  # multiply-adds an update may spend on float64 products of float32 rows

@@ -1,4 +1,4 @@
-"""Products of rows with a few directions, in float64 throughout."""
+"""Projections of rows on given directions, and the partition function along them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,148 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import Field
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
+from isotropy.stored import Field
+
+WIDE = 2.0**10  # norms past which float32 rows are multiplied in float64
+
+
+class LogPartition(Statistic):
+    r"""log sum_w exp(u.w) and log sum_w exp(-u.w) for every column u of a basis.
+
+    Parameters
+    ----------
+    basis : array of shape (n_features, n_directions)
+        Unit vectors as columns.
+    center : array of shape (n_features,), optional
+        Subtracted from every row.
+    largest_norm : float, optional
+        No row, after `center`, is longer. Then no product u.w is larger either, and where that is
+        within the range of exp, blocks need no shift; where it is above 1,024, float32 rows are
+        multiplied in float64, which keeps the digits that exp needs.
+
+    Notes
+    -----
+    A block is shifted by the middle of each column's range, which brings exp(+) and its
+    reciprocal exp(-) into the range of the dtype with one exponential; only a block that is too
+    wide for that takes two. Sums of blocks are joined by logaddexp, so that no value overflows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> partition = LogPartition(np.eye(2)).update(np.array([[1000.0, 0.0], [1000.0, 0.0]]))
+    >>> partition.log_plus, partition.log_minus
+    (array([1.00069315e+03, 6.93147181e-01]), array([-9.99306853e+02, 6.93147181e-01]))
+    """
+
+    fields = {
+        "basis": Field("n_features, n_directions"),
+        "center": Field("n_features", optional=True),
+        "largest_norm": Field(optional=True, low=0),
+        "weight": Field(low=0),
+        "log_plus": Field("n_directions", infinite=True),
+        "log_minus": Field("n_directions", infinite=True),
+        "resolution": Field(low=0, high=1, optional=True),
+    }
+    weighted = ("weight", "log_plus", "log_minus")  # see _multiply
+
+    def __init__(
+        self, basis: Array, center: Array | None = None, largest_norm: float | None = None
+    ) -> None:
+        self.basis: Floats = np.asarray(basis, dtype=np.float64)
+        if self.basis.ndim != 2:
+            raise InputError(f"LogPartition: basis must be 2D, got {self.basis.ndim}D.")
+        self.center = None if center is None else np.asarray(center, dtype=np.float64)
+        self.largest_norm = largest_norm
+        self.weight = 0.0
+        self.resolution = 0.0
+        self.log_plus: Array = np.full(self.basis.shape[1], -np.inf)
+        self.log_minus: Array = np.full(self.basis.shape[1], -np.inf)
+
+    def empty(self) -> Self:
+        return type(self)(self.basis, self.center, self.largest_norm)
+
+    @property
+    def n_features(self) -> int | None:
+        return int(self.basis.shape[0])
+
+    def _check_state(self) -> None:
+        self.resolution = self.resolution or 0.0
+        for name in ("log_plus", "log_minus"):
+            logs = getattr(self, name)
+            if not (np.isfinite(logs) if self.weight > 0 else logs == -np.inf).all():
+                raise InputError(f"weight and {name} must be of the same rows, got others")
+
+    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
+        xp, room = linalg.namespace(X), None
+        wide = self.largest_norm is not None and self.largest_norm > WIDE
+        self.log_plus = linalg.place(self.log_plus, X)
+        self.log_minus = linalg.place(self.log_minus, X)
+        given = double(X[:1]) if wide else X[:1]  # of the dtype in which to multiply
+        basis = linalg.like(self.basis, given)
+        near, rest = None, linalg.zeros(self.basis.shape[1], X)
+        if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
+            near = linalg.like(self.center, given)
+            left_out = self.center - linalg.to_numpy(double(near))
+            rest = linalg.place(left_out @ self.basis, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _, rows, weight in linalg.blocks(X, w):
+                rows = double(rows) if wide else rows
+                if room is None or room.shape[0] != rows.shape[0]:
+                    room = linalg.empty((rows.shape[0], basis.shape[1]), rows)
+                scores = xp.matmul(rows if near is None else rows - near, basis, out=room)
+                self._add(scores, weight, rest)
+        self.weight += float(X.shape[0] if w is None else w.sum())
+        self.resolution = max(self.resolution, float(xp.finfo(given.dtype).eps))
+
+    def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
+        xp = linalg.namespace(scores)
+        limit = 0.7 * float(np.log(float(xp.finfo(scores.dtype).max)))
+        high, low, one_exponential = 0 * rest, 0 * rest, True
+        if self.largest_norm is None or self.largest_norm >= limit:
+            high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
+            one_exponential = float((high - low).max()) < 2 * limit
+            if one_exponential:
+                high = low = (high + low) / 2
+                scores -= high
+        if one_exponential:
+            plus = _log_sum(xp.exp(scores, out=scores), w)
+            minus = _log_sum(xp.reciprocal(scores, out=scores), w)
+        else:
+            plus, minus = _log_sum(xp.exp(scores - high), w), _log_sum(xp.exp(low - scores), w)
+        self.log_plus = xp.logaddexp(self.log_plus, plus + double(high) - rest)
+        self.log_minus = xp.logaddexp(self.log_minus, minus - double(low) + rest)
+
+    def _multiply(self, factor: float) -> None:
+        self.weight *= factor
+        self.log_plus = self.log_plus + float(np.log(factor))
+        self.log_minus = self.log_minus + float(np.log(factor))
+
+    def _expect_same_settings(self, other: Self) -> None:
+        same = np.array_equal(self.basis, other.basis) and (
+            np.array_equal(self.center, other.center)
+            if self.center is not None and other.center is not None
+            else self.center is other.center
+        )
+        if not same:
+            raise InputError("LogPartition: other must have the same basis and centre.")
+
+    def _merge(self, other: LogPartition) -> None:
+        for name in ("log_plus", "log_minus"):
+            mine, theirs = (linalg.to_numpy(getattr(part, name)) for part in (self, other))
+            setattr(self, name, np.logaddexp(mine, theirs))
+        self.weight += other.weight
+        self.resolution = max(self.resolution, other.resolution)
+
+
+def _log_sum(terms: Array, w: Array | None) -> Array:
+    xp = linalg.namespace(terms)
+    if w is None:
+        return xp.log(linalg.column_sums(terms))
+    most = xp.max(w)  # weights of any size stay in the range of the dtype
+    sums = linalg.column_sums(terms, linalg.like(w / most, terms))
+    return xp.log(sums) + xp.log(double(most))
 
 
 class Projections(Statistic):

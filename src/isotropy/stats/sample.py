@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.fields import Field
 from isotropy.stats.base import Statistic
+from isotropy.stored import Field
 
 
 class Sample(Statistic):

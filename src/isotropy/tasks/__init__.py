@@ -3,14 +3,9 @@
 from isotropy.tasks.base import Task, open_task
 from isotropy.tasks.classification import MLP, Classification, Logistic
 from isotropy.tasks.clustering import Clustering
-from isotropy.tasks.outcomes import (
-    Correlation,
-    Decisions,
-    Mean,
-    Outcome,
-    Precision,
-    VMeasure,
-)
+from isotropy.tasks.correlation import Correlation
+from isotropy.tasks.decisions import Decisions, Precision, VMeasure
+from isotropy.tasks.outcomes import Mean, Outcome
 from isotropy.tasks.pair_classification import PairClassification
 from isotropy.tasks.retrieval import Retrieval
 from isotropy.tasks.sts import STS

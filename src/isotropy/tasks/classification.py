@@ -16,13 +16,12 @@ from sklearn.neural_network import MLPClassifier
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.linalg import Floats
-from isotropy.sources.texts import Text
+from isotropy.linalg import Floats, one_blas_thread
+from isotropy.models.texts import Text
 from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.labels import classes, positive_class
-from isotropy.tasks.outcomes import Decisions, Mean, Outcome
-from isotropy.threads import one_blas_thread
+from isotropy.tasks.base import Integers, Task, classes, positive_class
+from isotropy.tasks.decisions import Decisions
+from isotropy.tasks.outcomes import Mean, Outcome
 
 METRICS = ("accuracy", "matthews", "f1", "macro-f1")
 USUAL = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.repairs.kmeans import kmeans
+from isotropy.kmeans import kmeans
+from isotropy.models.texts import Text
 from isotropy.sources import as_source
-from isotropy.sources.texts import Text
 from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.labels import classes
-from isotropy.tasks.outcomes import VMeasure
+from isotropy.tasks.base import Integers, Task, classes
+from isotropy.tasks.decisions import VMeasure
 
 
 class Clustering(Task):

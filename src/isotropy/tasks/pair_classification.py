@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.linalg import Floats
-from isotropy.sources.texts import Text
+from isotropy.models.texts import Text
 from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.labels import classes, positive_class
-from isotropy.tasks.outcomes import Precision
+from isotropy.tasks.base import Integers, Task, classes, positive_class
+from isotropy.tasks.decisions import Precision
 
 
 class PairClassification(Task):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isotropy.errors import InputError
-from isotropy.sources.texts import distinct
+from isotropy.models.texts import distinct
 from isotropy.tasks.retrieval import Retrieval
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, brief
 from isotropy.sources import tables
 from isotropy.sources.files import listed
-from isotropy.tasks.files import KINDS, Columns, is_table, read_columns, stem
+from isotropy.tasks.collections import KINDS, Columns, is_table, read_columns, stem
 
 PART = re.compile(
     r"(?:^|[^a-z])(train(?:ing)?|validation|valid|val|dev(?:elopment)?|trial|test(?:ing)?)(?![a-z])"

@@ -15,11 +15,11 @@ from scipy.sparse import csr_array
 from isotropy import linalg
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
+from isotropy.models.texts import Text
 from isotropy.sources.files import listed
-from isotropy.sources.texts import Text
 from isotropy.tasks import collections, reading
 from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.files import stem
+from isotropy.tasks.collections import stem
 from isotropy.tasks.outcomes import Mean
 from isotropy.tasks.reading import Table
 

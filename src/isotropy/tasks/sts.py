@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.sources.texts import Text
+from isotropy.models.texts import Text
 from isotropy.tasks import reading
 from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.outcomes import Correlation
-from isotropy.tasks.outcomes.base import numbers
+from isotropy.tasks.correlation import Correlation
+from isotropy.tasks.outcomes import numbers
 
 COMBINE = ("all", "mean", "wmean")
 

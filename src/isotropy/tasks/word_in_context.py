@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
-from isotropy.sources.texts import Span
+from isotropy.models.texts import Span
 from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task
-from isotropy.tasks.labels import classes, positive_class
+from isotropy.tasks.base import Integers, Task, classes, positive_class
 from isotropy.tasks.outcomes import Mean
 from isotropy.tasks.pair_classification import at_thresholds
 

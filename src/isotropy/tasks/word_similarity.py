@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.sources.texts import Text
+from isotropy.models.texts import Text
 from isotropy.tasks.base import Integers, components
-from isotropy.tasks.outcomes import Correlation
+from isotropy.tasks.correlation import Correlation
 from isotropy.tasks.sts import STS
 
 WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"))

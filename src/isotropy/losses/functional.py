@@ -1,0 +1,238 @@
+"""Losses that can be differentiated, each the twin of its metric.
+
+All of them leave autocast: half precision is taken to float32, and the spectrum to float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.losses.base import full_precision, several_rows
+from isotropy.losses.spectrum import spectrum_penalty
+
+__all__ = [
+    "isoscore",
+    "isoscore_star",
+    "log_inverse",
+    "log_partition",
+    "mean_cosine",
+    "spectrum_penalty",
+]
+
+
+@full_precision
+def mean_cosine(X: Any) -> Any:
+    r"""Mean cosine over all pairs of different rows, in [-1, 1], differentiable.
+
+    (||s||^2 - n)/(n (n - 1)) with s the sum of unit rows: O(n d), never the n x n cosines.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, n_features)
+        At least two rows that are not zero.
+
+    Notes
+    -----
+    The value of `isotropy.metrics.mean_cosine`. The cosine regulariser of Gao et al. 2019 divides
+    by n^2: it is (n - 1)/n of this. Zero rows have no direction: they are left out, and get
+    gradient zero.
+
+    Examples
+    --------
+    >>> import torch
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
+    tensor(0.3333)
+    """
+    several_rows(X.shape[0], "mean_cosine")
+    norms = torch.linalg.vector_norm(X, dim=1)
+    directed = norms > 0
+    n = int(directed.sum())
+    if n < 2:
+        raise InputError(f"mean_cosine: X must have at least 2 rows that are not zero, got {n}.")
+    total = torch.where(directed, 1 / torch.where(directed, norms, 1.0), 0.0) @ X
+    return (total @ total - n) / (n * (n - 1))
+
+
+@full_precision
+def log_partition(X: Any, directions: Any = None) -> Any:
+    r"""log F(u) and log F(-u), F(u) = sum_x exp(u.x), for every direction; differentiable.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, n_features)
+    directions : tensor of shape (n_features, n_directions), optional
+        Unit vectors as columns; by default the eigenvectors of X'X, taken as fixed: no gradient
+        flows through them.
+
+    Returns
+    -------
+    tensor of shape (2, n_directions)
+        The least of them less the largest is log I(W), as in `isotropy.metrics`
+        `partition_isotropy(X, log=True)`; the difference the other way is a loss.
+
+    Examples
+    --------
+    >>> import torch
+    >>> logs = log_partition(torch.tensor([[1000.0, 0.0], [1000.0, 0.0]]))
+    >>> (logs.min() - logs.max()).item()
+    -2000.0
+    """
+    if directions is None:
+        rows = X.detach().double()
+        directions = torch.linalg.eigh(rows.T @ rows).eigenvectors
+    if directions.ndim != 2 or directions.shape[0] != X.shape[1]:
+        raise InputError(
+            f"log_partition: directions must be columns of {X.shape[1]} values, got shape "
+            f"{tuple(directions.shape)}."
+        )
+    scores = X @ directions.to(X)
+    return torch.stack([scores.logsumexp(dim=0), (-scores).logsumexp(dim=0)])
+
+
+ROUNDING = 16  # steps of the dtype within which centred rows are all rounding
+
+
+@full_precision
+def isoscore(X: Any) -> Any:
+    r"""IsoScore of X in [0, 1], differentiable; one where every direction has the same variance.
+
+    (p - 1)/(d - 1) with p = tr(C)^2 / ||C||_F^2, the participation ratio of the covariance C.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, n_features)
+        At least two rows and two features.
+
+    Notes
+    -----
+    The value of `isotropy.metrics.isoscore`. Where there are fewer rows than features the smaller
+    Gram matrix is used. Rows that are all equal score zero, with gradient zero.
+
+    Examples
+    --------
+    >>> import torch
+    >>> isoscore(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    tensor(1.)
+    """
+    Y, largest = _centred(X, "isoscore")
+    gram = smaller_gram(Y * torch.where(largest > 0, 1 / largest, 0.0))
+    return _score(gram.trace(), (gram * gram).sum(), X.shape[1])
+
+
+@full_precision
+def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
+    r"""IsoScore in [0, 1] of (1 - zeta) C + zeta C_running, differentiable in X.
+
+    C is the covariance of the batch, which for few rows is far from that of the space; the running
+    covariance holds what earlier batches knew.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, n_features)
+        At least two rows and two features.
+    running_covariance : tensor of shape (n_features, n_features)
+        Such as that of `RunningCovariance`; no gradient flows into it.
+    zeta : float
+        Share of the running covariance, in [0, 1].
+
+    Notes
+    -----
+    IsoScore* of Rudman and Eickhoff, Stable anisotropic regularization, 2024. Differs from it:
+    no decomposition; and for fewer rows than features the batch's covariance is never formed: its
+    part of the norm comes from the smaller Gram matrix and one product with the running covariance.
+    Covariances are divided by n - 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    >>> isoscore_star(X, torch.eye(2), 0.0), isoscore_star(X, torch.eye(2), 1.0)
+    (tensor(0.), tensor(1.))
+    """
+    caller = "isoscore_star"
+    zeta = checks.real(zeta, "zeta", caller, 0.0, 1.0)
+    n, d = X.shape
+    if tuple(running_covariance.shape) != (d, d):
+        raise InputError(
+            f"{caller}: running_covariance must be of shape {(d, d)}, got "
+            f"{tuple(running_covariance.shape)}."
+        )
+    Y, largest = _centred(X, caller)
+    known = running_covariance.detach().to(X)
+    scale = torch.maximum(largest, known.abs().max().sqrt())
+    scale = torch.where(scale > 0, scale, 1.0)
+    Y, known = Y * torch.where(largest > 0, 1 / scale, 0.0), zeta * known / scale**2
+    gram = (1 - zeta) / (n - 1) * smaller_gram(Y)
+    trace = gram.trace() + known.trace()
+    if n >= d:
+        return _score(trace, ((gram + known) ** 2).sum(), d)
+    shared = (1 - zeta) / (n - 1) * ((Y @ known) * Y).sum()
+    return _score(trace, (gram * gram).sum() + 2 * shared + (known * known).sum(), d)
+
+
+def log_inverse(score: Any, eps: float = 1e-6) -> Any:
+    r"""log(1/score), the isotropy loss of the joint loss; below eps it stays log(1/eps).
+
+    Notes
+    -----
+    L2 of section 3.3 in [1]_. Differs from it: a batch along one line scores zero, whose logarithm
+    is not finite; there the loss is log(1/eps) and its gradient zero.
+
+    References
+    ----------
+    .. [1] Optimizing the performance of text classification models by improving the isotropy of
+       the embeddings using a joint loss function, anonymous, under review.
+
+    Examples
+    --------
+    >>> import torch
+    >>> log_inverse(torch.tensor([0.5, 0.1]))
+    tensor([0.6931, 2.3026])
+    """
+    return -torch.log(score.clamp(min=eps))
+
+
+def _centred(X: Any, caller: str) -> tuple[Any, Any]:
+    """Rows less their mean, and the largest value in them: zero where that is rounding."""
+    several_rows(X.shape[0], caller)
+    if X.shape[1] < 2:
+        raise InputError(f"{caller}: X must have at least 2 features, got 1.")
+    Y = X - X.mean(dim=0)
+    largest = _largest(Y)
+    rounding = ROUNDING * torch.finfo(X.dtype).eps * _largest(X)
+    return Y, torch.where(largest > rounding, largest, 0.0)
+
+
+def _largest(X: Any) -> Any:
+    low, high = X.detach().aminmax()
+    return torch.maximum(-low, high)
+
+
+def smaller_gram(Y: Any) -> Any:
+    """Y Y' or Y'Y, whichever is smaller."""
+    return _Gram.apply(Y.T if Y.shape[0] < Y.shape[1] else Y)
+
+
+class _Gram(torch.autograd.Function):
+    """Y'Y, with one product for its gradient where autograd would make two."""
+
+    @staticmethod
+    def forward(ctx: Any, Y: Any) -> Any:
+        ctx.save_for_backward(Y)
+        return Y.T @ Y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (Y,) = ctx.saved_tensors
+        with torch.autocast(Y.device.type, enabled=False):
+            return Y @ (gradient + gradient.T)
+
+
+def _score(trace: Any, square: Any, n_features: int) -> Any:
+    known = square > 0
+    ratio = torch.where(known, trace**2 / torch.where(known, square, 1.0), 1.0)
+    return (ratio - 1) / (n_features - 1)

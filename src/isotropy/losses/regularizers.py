@@ -1,0 +1,203 @@
+"""Penalties on a tensor of a model, as they are added to a training loss."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.losses.functional import isoscore, isoscore_star, mean_cosine, spectrum_penalty
+from isotropy.losses.layers import RunningCovariance
+
+Tensor = Any
+NAMED = ("output", "input", "cls")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What a regulariser may be put on, of one forward pass.
+
+    Attributes
+    ----------
+    output : tensor of shape (n_outputs, d), optional
+        The weights of the layer that predicts: a row a token, or a row a class.
+    input : tensor of shape (n_tokens, d), optional
+        The matrix that tokens are looked up in.
+    cls : tensor of shape (n_texts, d), optional
+        The last layer's [CLS], or what stands for a whole text instead.
+    hidden : sequence of tensors of shape (n_texts, length, d)
+        The hidden states of every layer, 0 being the embedding layer.
+    mask : tensor of shape (n_texts, length), optional
+        Which positions are tokens.
+    """
+
+    output: Tensor = None
+    input: Tensor = None
+    cls: Tensor = None
+    hidden: Sequence[Tensor] = ()
+    mask: Tensor = None
+
+    def on(self, name: str, caller: str) -> Tensor:
+        """The rows of output, input or cls; hidden:K are those of the tokens of layer K."""
+        if name in NAMED:
+            found = getattr(self, name)
+            if found is None:
+                there = [*(n for n in NAMED if getattr(self, n) is not None)]
+                there += ["hidden:K"] if self.hidden else []
+                raise InputError(
+                    f"{caller}: on must be a tensor that the model has, one of "
+                    f"{', '.join(there)}, got {name!r}."
+                )
+            return found
+        layer = layer_of(name, caller)
+        if layer is None or not -len(self.hidden) <= layer < len(self.hidden):
+            raise InputError(
+                f"{caller}: on must be one of {', '.join(NAMED)} or a layer from hidden:0 to "
+                f"hidden:{len(self.hidden) - 1}, got {name!r}."
+            )
+        states = self.hidden[layer]
+        return states.flatten(0, 1) if self.mask is None else states[self.mask.bool()]
+
+
+def layer_of(on: str, caller: str) -> int | None:
+    """The number of the layer in hidden:K, None for the other tensors."""
+    if on in NAMED:
+        return None
+    kind, _, number = on.partition(":")
+    if kind != "hidden" or not number.lstrip("-").isdigit():
+        raise InputError(f"{caller}: on must be one of {', '.join(NAMED)} or hidden:K, got {on!r}.")
+    return int(number)
+
+
+class Cosine:
+    """(1/n^2) sum_{i != j} cos(x_i, x_j): equation of section 3 in Ding et al. 2022."""
+
+    def __call__(self, X: Tensor, batch: bool) -> Tensor:
+        if len(X) < 2:
+            raise InputError(
+                f"cosine: X must have at least 2 rows, got {len(X)}. Regularise another tensor, "
+                "or take larger batches."
+            )
+        return mean_cosine(X) * ((len(X) - 1) / len(X))
+
+
+@dataclass
+class Spectrum:
+    """sum_k (sigma_k - target_k)^2, with target c1 k^gamma or c1 exp(-c2 k^gamma).
+
+    Where c1 is None it is set at the first call, so that the first target is the largest singular
+    value found there. Of a batch, the singular values are those of X/sqrt(n), which do not grow
+    with the rows.
+    """
+
+    decay: str
+    c1: float | None = None
+    c2: float = 0.01
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma is None:
+            self.gamma = -0.5 if self.decay == "polynomial" else 1.0
+
+    def __call__(self, X: Tensor, batch: bool) -> Tensor:
+        if batch:
+            X = X * len(X) ** -0.5
+        if self.c1 is None:
+            with torch.no_grad():
+                largest = float(torch.linalg.matrix_norm(X.double(), ord=2))
+            self.c1 = largest * (math.exp(self.c2) if self.decay == "exponential" else 1.0)
+        return spectrum_penalty(X, decay=self.decay, c1=self.c1, c2=self.c2, gamma=self.gamma)
+
+
+class Isoscore:
+    """1 - IsoScore of the rows."""
+
+    def __call__(self, X: Tensor, batch: bool) -> Tensor:
+        return 1 - isoscore(X)
+
+
+class IsoscoreStar:
+    """1 - IsoScore of (1 - zeta) C_batch + zeta C_running."""
+
+    def __init__(self, zeta: float = 0.2, momentum: float = 0.05) -> None:
+        self.zeta, self.momentum = zeta, momentum
+        self.running: RunningCovariance | None = None
+
+    def __call__(self, X: Tensor, batch: bool) -> Tensor:
+        if self.running is None:
+            self.running = RunningCovariance(X.shape[1], self.momentum).to(X.device)
+        return 1 - isoscore_star(X, self.running(X), self.zeta)
+
+
+Penalty = Callable[[Tensor, bool], Tensor]
+PENALTIES: dict[str, Callable[..., Penalty]] = {
+    "cosine": Cosine,
+    "spectrum-polynomial": lambda **options: Spectrum("polynomial", **options),
+    "spectrum-exponential": lambda **options: Spectrum("exponential", **options),
+    "isoscore": Isoscore,
+    "isoscore-star": IsoscoreStar,
+}
+
+
+class Regularizer:
+    """A penalty with its weight and its tensor; `regularizer(tensors)` is what the loss gains.
+
+    Parameters
+    ----------
+    what : str or callable
+        "cosine", "spectrum-polynomial", "spectrum-exponential", "isoscore" or "isoscore-star"; or
+        a function that gives a penalty for rows of shape (n, d).
+    weight : float
+        May be negative, which pushes the other way.
+    on : str
+        "output", "input", "cls", or "hidden:K" for the tokens of layer K.
+    **options
+        Of the penalty: c1, c2 and gamma of the spectrum, zeta and momentum of IsoScore*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> regularizer = Regularizer("cosine", weight=0.5, on="cls")
+    >>> round(float(regularizer(Tensors(cls=torch.ones(4, 3)))), 4)
+    0.375
+    """
+
+    caller: ClassVar[str] = "Regularizer"
+
+    def __init__(
+        self, what: str | Callable[[Tensor], Tensor], weight: float = 1.0, on: str = "cls",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight):
+            raise InputError(f"{self.caller}: weight must be a finite number, got {weight!r}.")
+        layer_of(on, self.caller)
+        self.what, self.weight, self.on = what, float(weight), on
+        self.penalty = self._penalty(what, options)
+
+    def _penalty(self, what: Any, options: Mapping[str, Any]) -> Penalty:
+        if callable(what):
+            return lambda X, _: what(X)
+        made = PENALTIES[checks.choice(what, "what", self.caller, list(PENALTIES))]
+        try:
+            return made(**options)
+        except TypeError:
+            raise InputError(
+                f"{self.caller}: {what} has no option {', '.join(options) or 'of that kind'}."
+            ) from None
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether hidden states other than the last [CLS] are wanted."""
+        return self.on not in NAMED
+
+    def __call__(self, tensors: Tensors) -> Tensor:
+        """The weighted penalty of the tensor."""
+        X = tensors.on(self.on, self.caller)
+        return self.weight * self.penalty(X, self.on not in ("output", "input"))

@@ -1,0 +1,459 @@
+"""A model over texts, as a source of vectors: one row per token, or one row per text."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+
+from isotropy import checks
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.models.cache import Cache, digest
+from isotropy.models.loading import static_folder
+from isotropy.models.models import (
+    Encoding,
+    Layer,
+    Model,
+    OwnPooling,
+    Rows,
+    States,
+    batched,
+    layer_numbers,
+)
+from isotropy.models.progress import Advance, bar, nobody
+from isotropy.models.static import StaticModel, StaticPooling
+from isotropy.models.texts import Span, Text, Texts, open_texts, whole
+from isotropy.models.tokens import Integers, Stack, Tokens, joined, labels
+from isotropy.sources.base import Batch, Chunk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TextSource:
+    """The vectors of texts by an encoder: a block of texts is run when it is read, and each time.
+
+    With a row a token, the texts are tokenised when the source is made, which tells how many rows
+    there are. Columns that come along: of tokens their labels, otherwise the texts, under
+    `text_column` where that is set, and what stands beside them in their file.
+    """
+
+    device = "cpu"
+    dtype = "float32"
+    text_column: str | None = None
+
+    def __init__(self, encoder: Encoder, texts: Texts) -> None:
+        encoder.check_one_layer("a source")
+        self.encoder, self.texts = encoder, texts
+        self.n_features = encoder.n_features
+        self.n_blank = texts.n_blank
+        self._cut: dict[int, int] = {}
+        self._carry = True
+        self._chunks = self._counted()
+        self.n_samples = sum(chunk.n_rows for chunk in self._chunks)
+
+    @property
+    def n_truncated(self) -> int:
+        """Texts that were cut, of those that were read so far."""
+        return sum(self._cut.values())
+
+    def chunks(self) -> list[Chunk]:
+        return self._chunks
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        number, first_text = chunk.place
+        block = self.texts.blocks()[number]
+        texts = self.texts.read(block)
+        (found,), n_cut = self.encoder.block(texts)
+        self._say_cut(number, n_cut)
+        carried = self._carried(texts, block, first_text) if self._carry else None
+        yield Batch(chunk.first_row, found.rows, carried=carried)
+
+    def bare(self) -> TextSource:
+        """The same source without the other columns."""
+        found = copy.copy(self)
+        found._carry = False
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell these rows from others."""
+        texts = hashlib.sha256()
+        for block in self.texts.blocks():
+            for text in self.texts.read(block):
+                texts.update(repr(text).encode())
+        return {
+            "kind": "texts",
+            **self.encoder.identity(),
+            "repairs": digest([self.encoder.repair, self.encoder.sentence_repair]),
+            "texts": texts.hexdigest(),
+        }
+
+    def _counted(self) -> list[Chunk]:
+        """A chunk for each block."""
+        chunks, first_row, first_text = [], 0, 0
+        for number, block in enumerate(self.texts.blocks()):
+            n_rows = self._n_tokens(number) if self.encoder.pool == "tokens" else block[0]
+            chunks.append(Chunk(first_row, n_rows, place=(number, first_text)))
+            first_row, first_text = first_row + n_rows, first_text + block[0]
+        return chunks
+
+    def _n_tokens(self, number: int) -> int:
+        texts = self.texts.read(self.texts.blocks()[number])
+        encodings, kept = self.encoder.tokenized(texts)
+        self._say_cut(number, sum(encoding.truncated for encoding in encodings))
+        return sum(map(len, kept))
+
+    def _carried(self, texts: Sequence[Text], block: tuple[int, ...], first_text: int) -> pa.Table:
+        if self.encoder.pool == "tokens":
+            table, name = self.encoder.labels(texts, first_text), "token"
+        else:
+            table = self.texts.table(block)
+            name = table.column_names[0]
+        renamed = {name: self.text_column or name}
+        return table.rename_columns([renamed.get(n, n) for n in table.column_names])
+
+    def _say_cut(self, block: int, n_cut: int) -> None:
+        if n_cut and not self.n_truncated:
+            warnings.warn(
+                f"Encoder: texts of more than {self.encoder.max_length} tokens are cut off there; "
+                "the source's n_truncated counts them.",
+                IsotropyWarning,
+                stacklevel=4,
+            )
+        self._cut[block] = n_cut
+
+
+__all__ = ["Encoder", "Tokens", "cut_off"]
+
+POOLS = ("tokens", "mean", "cls", "last", "own")
+CPU_BATCH, GPU_BATCH = 1 << 12, 1 << 16  # tokens
+CACHE_BATCH = 64  # texts
+LEFT_OPEN = ("pool", "special_tokens")  # by a cache, which has every token
+
+
+class Repairs(Protocol):
+    """What `with_repair` takes: a fitted repair."""
+
+    def transform(self, X: Any) -> Any: ...
+
+
+class Encoder:
+    """Vectors of texts by a pretrained model; deterministic on one machine.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        Any transformers or sentence-transformers model: its name on the hub, a local folder, or
+        a .gguf file. Of an encoder-decoder, the encoder. Or a static model, of model2vec or
+        sentence-transformers, whose one layer is its table of token vectors.
+    layer : int, list of int, "all" or "first-last"
+        Hidden layer: 0 is the embedding layer, -1 the last. "first-last" is the average of
+        layer 1 and the last one. Several layers are for `encode`, `by_layer` and `batches` only.
+    pool : {"tokens", "mean", "cls", "last", "own"}
+        "tokens" keeps one row a token; "mean" averages them; "cls" takes the first, "last" the
+        last one; "own" is what a sentence-transformers model does itself.
+    special_tokens : bool
+        Whether [CLS], </s> and their like count as tokens, for "tokens" and "mean".
+    device : str, optional
+        Torch device; by default "cuda" where there is one.
+    batch_tokens : int, optional
+        Tokens of a batch, padding included; by default 4,096, on a GPU 65,536.
+    max_length : int, optional
+        Longer texts are cut, counted and reported; by default what the model takes.
+    cache : path, optional
+        Folder in which the rows of all tokens are kept, so that no text is run twice. One layer,
+        or the "first-last" average, only.
+
+    Notes
+    -----
+    A `Span` among the texts gives the tokens of that word alone, in its context. The rows of a
+    text that has no token but special ones are these.
+
+    Examples
+    --------
+    With a model from the hub::
+
+        encoder = Encoder("bert-base-cased", pool="mean")
+        encoder.encode(["A text.", "Another one."]).shape  # (2, 768)
+        isotropy.measure(encoder.source("texts.txt"))
+    """
+
+    def __init__(
+        self,
+        name_or_path: Any,
+        layer: Layer = -1,
+        pool: str = "tokens",
+        special_tokens: bool = False,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+        max_length: int | None = None,
+        cache: Any = None,
+    ) -> None:
+        self.name = checks.path(name_or_path, "name_or_path", "Encoder")
+        self.pool = checks.choice(pool, "pool", "Encoder", POOLS)
+        self.special_tokens = bool(special_tokens)
+        self.layer = layer
+        self.repair: Repairs | None = None
+        self.sentence_repair: Repairs | None = None
+        self._device = device
+        self._load()
+        self.layers = layer_numbers(layer, self.model.n_layers)
+        default = CPU_BATCH if self.model.device.type == "cpu" else GPU_BATCH
+        self.batch_tokens = checks.integer(batch_tokens or default, "batch_tokens", "Encoder", 1)
+        self.max_length = self._max_length(max_length)
+        self.cache: Cache | None = None
+        if cache is not None:
+            self.check_one_layer("a cache")
+            self.cache = Cache(
+                cache, {k: v for k, v in self.identity().items() if k not in LEFT_OPEN}
+            )
+
+    def _load(self) -> None:
+        self.model: Model | StaticModel
+        self.own: OwnPooling | StaticPooling | None = None
+        folder = static_folder(self.name)
+        if folder is not None:
+            self.model = StaticModel(self.name, folder)
+            if self.pool == "own":
+                self.own = StaticPooling(self.model)
+            return
+        self.model = Model(self.name, self._device)
+        if self.pool == "own":
+            self.own = OwnPooling(self.name, self.model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("model", "own")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._load()
+
+    def _max_length(self, asked: int | None) -> int:
+        most = self.model.max_length
+        if self.own:
+            most = min(most, self.own.max_length)
+        if asked is None:
+            return most
+        least = 1 + int(self.model.tokenizer.num_special_tokens_to_add())
+        return min(most, checks.integer(asked, "max_length", "Encoder", least))
+
+    @property
+    def n_features(self) -> int:
+        width = _width_after(self.repair, self.model.n_features)
+        if self.own:
+            width = self.own.width(width)
+        return width if self.pool == "tokens" else _width_after(self.sentence_repair, width)
+
+    @property
+    def several_layers(self) -> bool:
+        return self.layer == "all" or not isinstance(self.layer, (int, str, np.integer))
+
+    def check_one_layer(self, what: str) -> None:
+        """Raise where several layers were asked for."""
+        if self.several_layers:
+            raise InputError(
+                f"Encoder: {what} must be of one layer, got layer={self.layer!r}. Use by_layer, or "
+                "the command `isotropy layers`."
+            )
+
+    def with_repair(self, repair: Repairs, level: str = "token") -> Self:
+        """This encoder with its token rows repaired before they are pooled, as the papers do.
+
+        Parameters
+        ----------
+        repair : fitted repair
+            Takes the place of an earlier one of the same level.
+        level : {"token", "sentence"}
+            "sentence" repairs the pooled rows instead.
+        """
+        checks.choice(level, "level", "Encoder", ("token", "sentence"))
+        found = object.__new__(type(self))  # copy.copy would load the model again
+        found.__dict__.update(self.__dict__)
+        setattr(found, "repair" if level == "token" else "sentence_repair", repair)
+        return found
+
+    def source(self, texts: Any, columns: Sequence[str] | None = None) -> TextSource:
+        """The vectors of texts, or of the texts in a file, as a source that is read in chunks."""
+        return TextSource(self, open_texts(texts, columns))
+
+    def encode(self, texts: Any, progress: bool | None = None) -> Rows:
+        """One row a text (with pool="tokens" a token); (n_layers, n, d) for several layers.
+
+        Parameters
+        ----------
+        texts : list of str, or path
+        progress : bool, optional
+            Whether to show a bar; by default where standard error is a terminal.
+        """
+        found = self.by_layer(texts, progress)
+        return np.stack(found) if self.several_layers else found[0]
+
+    def by_layer(self, texts: Any, progress: bool | None = None) -> list[Rows]:
+        """What `encode` gives, for each layer asked for, in one pass of the model."""
+        return [tokens.rows for tokens in self._all(texts, progress, self._finished)]
+
+    def tokens(self, texts: Any, progress: bool | None = None) -> Tokens:
+        """The rows that are pooled, unrepaired: of each text's tokens, its first, or its last."""
+        self.check_one_layer("tokens")
+        return self._all(texts, progress, _as_they_are)[0]
+
+    def pooled(self, tokens: Tokens, rows: Rows | None = None) -> Rows:
+        """One row a text from its token rows, or from others in their places."""
+        means = tokens.means(rows)
+        return self.own.finish(means) if self.own else means
+
+    def labels(self, texts: Sequence[Text], first_text: int = 0) -> pa.Table:
+        """A table with a row for each token that gives one.
+
+        Columns: token, token_id, sentence (number of the text, from first_text on), position,
+        is_special, is_punctuation.
+        """
+        encodings, kept = self.tokenized(texts)
+        plain = [self._plain(text) for text in texts]
+        return labels(plain, encodings, kept, self.model.tokenizer, first_text)
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell this encoder's vectors from others', repairs aside."""
+        return {
+            "model": self.model.fingerprint(),
+            "layers": self.layers,
+            "average": self.layer == "first-last",
+            "pool": self.pool,
+            "special_tokens": self.special_tokens,
+            "max_length": self.max_length,
+        }
+
+    def tokenized(self, texts: Sequence[Text]) -> tuple[list[Encoding], list[Integers]]:
+        """The tokens of each text, and the numbers of those that give rows."""
+        plain = [self._plain(text) for text in texts]
+        encodings = self.model.encodings(plain, self.max_length)
+        return encodings, [self._kept(t, e) for t, e in zip(texts, encodings, strict=True)]
+
+    def batches(self, texts: Sequence[Text]) -> Iterator[list[States]]:
+        """Hidden states of all tokens, in batches of texts of similar length, longest first."""
+        plain = [self._plain(text) for text in texts]
+        if self.cache is None:
+            yield from self._run(plain)
+            return
+        missing = self.cache.missing(plain)
+        if missing:
+            states = sorted((s for batch in self._run(missing) for s in batch), key=_number)
+            self.cache.add(missing, [s.encoding for s in states], [s.layers[0] for s in states])
+        for start in range(0, len(plain), CACHE_BATCH):
+            found = map(self.cache.get, plain[start : start + CACHE_BATCH])
+            yield [States(i, encoding, [rows]) for i, (encoding, rows) in enumerate(found, start)]
+
+    def block(
+        self,
+        texts: Sequence[Text],
+        finish: Callable[[Tokens], Tokens] | None = None,
+        advance: Advance = nobody,
+    ) -> tuple[list[Tokens], int]:
+        """The rows of each text for each layer, and the number of texts that were cut.
+
+        Repaired and pooled batch by batch, so that no more token rows are held than a batch has.
+        """
+        finish = finish or self._finished
+        found: list[list[Rows]] = [[] for _ in texts]
+        n_cut = 0
+        for batch in self.batches(texts):
+            kept = [self._kept(texts[s.number], s.encoding) for s in batch]
+            layers = [
+                finish(joined([s.layers[k][rows] for s, rows in zip(batch, kept, strict=True)]))
+                for k in range(len(batch[0].layers))
+            ]
+            for states, *rows in zip(batch, *(tokens.split() for tokens in layers), strict=True):
+                found[states.number] = rows
+                n_cut += states.encoding.truncated
+            advance(len(batch))
+        return [joined(layer) for layer in zip(*found, strict=True)], n_cut
+
+    def _all(
+        self, texts: Any, progress: bool | None, finish: Callable[[Tokens], Tokens]
+    ) -> list[Tokens]:
+        opened = open_texts(texts)
+        stacks: list[Stack] = []
+        n_cut = 0
+        with bar(opened.n_texts, progress) as advance:
+            for block in opened.blocks():
+                layers, n = self.block(opened.read(block), finish, advance)
+                stacks = stacks or [Stack() for _ in layers]
+                for stack, layer in zip(stacks, layers, strict=True):
+                    stack.add(layer)
+                n_cut += n
+        if n_cut:
+            remark = cut_off(n_cut, opened.n_texts, self.max_length)
+            warnings.warn(f"Encoder: {remark}.", IsotropyWarning, stacklevel=4)
+        return [stack.tokens() for stack in stacks]
+
+    def _run(self, texts: Sequence[str]) -> Iterator[list[States]]:
+        encodings = self.model.encodings(texts, self.max_length)
+        for batch in batched([len(encoding) for encoding in encodings], self.batch_tokens):
+            picked = [encodings[i] for i in batch]
+            hidden = self.model.hidden(picked, self.layers)
+            if self.layer == "first-last":
+                hidden = [[(first + last) * np.float32(0.5)] for first, last in hidden]
+            yield [States(*found) for found in zip(batch, picked, hidden, strict=True)]
+
+    def _finished(self, tokens: Tokens) -> Tokens:
+        """Token rows repaired and pooled."""
+        rows = tokens.rows if self.repair is None else self.repair.transform(tokens.rows)
+        if self.pool == "tokens":
+            return Tokens(rows, tokens.starts)
+        pooled = self.pooled(tokens, rows)
+        if self.sentence_repair is not None:
+            pooled = self.sentence_repair.transform(pooled)
+        return Tokens(pooled, np.arange(len(pooled) + 1))
+
+    def _plain(self, text: Text) -> str:
+        return (self.own.prompt if self.own else "") + whole(text)
+
+    def _kept(self, text: Text, encoding: Encoding) -> Integers:
+        """Which tokens of a text give rows."""
+        if isinstance(text, Span):
+            return self._inside(text, encoding)
+        pool = self.own.mode if self.own else self.pool
+        if not len(encoding):
+            raise InputError(f"Encoder: texts must have tokens, got none in {text[:60]!r}.")
+        if pool in ("cls", "last"):
+            return np.array([0 if pool == "cls" else len(encoding) - 1])
+        if self.own or self.special_tokens or encoding.special.all():
+            return np.arange(len(encoding))
+        return np.flatnonzero(~encoding.special)
+
+    def _inside(self, span: Span, encoding: Encoding) -> Integers:
+        shift = len(self.own.prompt) if self.own else 0
+        start, end = (encoding.offsets - shift).T
+        inside = (start < span.end) & (end > span.start) & (end > start)
+        found = np.flatnonzero(inside & ~encoding.special)
+        if not len(found):
+            raise InputError(
+                f"Encoder: characters {span.start} to {span.end} of {span.text[:60]!r} must lie "
+                f"within the first {self.max_length} tokens and hold a word."
+            )
+        return found
+
+
+def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
+    """How many texts were cut, in words."""
+    return (
+        f"{n_cut:,} of {n_texts:,} texts are longer than the {max_length} tokens taken; the rest "
+        "of them is cut off"
+    )
+
+
+def _width_after(repair: Repairs | None, width: int) -> int:
+    """The width of rows of this width when they are repaired."""
+    return int(getattr(repair, "_n_features_out", width))
+
+
+def _number(states: States) -> int:
+    return states.number
+
+
+def _as_they_are(tokens: Tokens) -> Tokens:
+    return tokens

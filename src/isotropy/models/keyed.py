@@ -1,0 +1,274 @@
+"""Vectors that are looked up by their word or text, and texts as means of word vectors."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks
+from isotropy.errors import InputError, brief
+from isotropy.models.models import Rows
+from isotropy.models.texts import Text, shown
+from isotropy.models.tokens import Integers, Tokens
+from isotropy.sources.arrays import ArraySource
+from isotropy.sources.base import Batch, Source
+from isotropy.sources.files import listed
+from isotropy.sources.opening import open_source
+
+KEYS = ("word", "text", "sentence", "token", "question")
+
+
+class KeyedVectors(ArraySource):
+    """Rows that are looked up by key, which makes them an encoder of the texts they are for.
+
+    Parameters
+    ----------
+    vectors : array of shape (n_samples, n_features)
+    keys : sequence of str, or mapping of str to int
+        The word or text of each row, or the row of each; of a key that returns, the first row.
+    caller : str
+        Name that error messages begin with.
+
+    Attributes
+    ----------
+    vectors : array of shape (n_samples, n_features)
+    words : mapping of str to int
+        The row of each key.
+
+    Examples
+    --------
+    >>> vectors = KeyedVectors(np.eye(3), ["sun", "moon", "tax"])
+    >>> "moon" in vectors, vectors.encode(["tax", "sun"]).tolist()
+    (True, [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    """
+
+    words: Mapping[Any, int]
+
+    def __init__(
+        self,
+        vectors: Any,
+        keys: Sequence[Text] | Mapping[Any, int],
+        caller: str = "KeyedVectors",
+    ) -> None:
+        super().__init__(vectors, caller=caller)
+        if isinstance(keys, Mapping):
+            self._expect_rows(list(keys.values()))
+        else:
+            keys = self._numbered(keys)
+        self.words = keys
+
+    def _expect_rows(self, rows: list[Any]) -> None:
+        """Raise unless all are numbers of rows."""
+        if set(map(type, rows)) == {int} and 0 <= min(rows) <= max(rows) < self.n_samples:
+            return
+        for row in rows:
+            checks.integer(row, "the row of each key", self.caller, 0, self.n_samples - 1)
+
+    def _numbered(self, keys: Any) -> dict[Any, int]:
+        """The first row of each key."""
+        try:
+            given = (
+                None if isinstance(keys, (str, bytes)) else list(islice(keys, self.n_samples + 1))
+            )
+        except TypeError:
+            given = None
+        if given is None or not all(isinstance(key, Hashable) for key in given):
+            raise InputError(
+                f"{self.caller}: keys must be a list of words or texts, or the row of each, got "
+                f"{brief(keys)}."
+            )
+        if len(given) != self.n_samples:
+            n_keys = f"{len(given):,}" if len(given) < self.n_samples else "more"
+            raise InputError(
+                f"{self.caller}: keys must be as many as the {self.n_samples:,} vectors, got "
+                f"{n_keys}. Give one a row."
+            )
+        return dict(zip(reversed(given), reversed(range(len(given))), strict=True))
+
+    @classmethod
+    def load(cls, path: Any, key: str | None = None, column: str | None = None) -> Self:
+        """The vectors of a file that has their words or texts beside them.
+
+        Parameters
+        ----------
+        path : path
+            Anything that `isotropy.open` takes and that has columns: .parquet, .jsonl, .csv,
+            word2vec's .txt, .vec and .bin; or a folder of vectors.npy and words.txt.
+        key : str, optional
+            Column with the words or texts; by default word, text, sentence, token, question, or
+            the only column of strings.
+        column : str, optional
+            Column with the vectors, where there are more.
+        """
+        folder = Path(checks.path(path, "path", "KeyedVectors"))
+        if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
+            words = _lines(folder / "words.txt")
+            beside = open_source(folder / "vectors.npy", caller="KeyedVectors")
+            return cls(_rows(list(_batches(beside))), words)
+        source = open_source(path, column=column, caller="KeyedVectors")
+        batches = list(_batches(source))
+        tables: list[Any] = [batch.carried for batch in batches]
+        name = _key_column(tables[0], key, str(path))
+        keys = [word for table in tables for word in table.column(name).to_pylist()]
+        return cls(_rows(batches), keys)
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        found: NDArray[Any] = self.X
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.words
+
+    def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
+        """The row of each text, which must be among the keys."""
+        if not isinstance(texts, Iterable):
+            raise InputError(f"{self.caller}: texts must be a list of texts, got {brief(texts)}.")
+        asked = list(texts)
+        found = [self.words.get(text) if isinstance(text, Hashable) else None for text in asked]
+        unknown = [text for text, row in zip(asked, found, strict=True) if row is None]
+        if unknown:
+            raise InputError(
+                f"{self.caller}: texts must be among the keys, got {len(unknown):,} that are not: "
+                f"{listed(unknown, 3)}. Leave them out."
+            )
+        rows: NDArray[Any] = self.vectors[np.array(found, dtype=np.int64)]
+        return rows
+
+    def with_repair(self, repair: Any) -> KeyedVectors:
+        """The same keys with repaired vectors."""
+        repaired = KeyedVectors(repair.transform(self.vectors), {}, self.caller)
+        repaired.words = self.words
+        return repaired
+
+
+def _batches(source: Source) -> Iterator[Batch]:
+    for chunk in source.chunks():
+        yield from source.read(chunk)
+
+
+def _rows(batches: Sequence[Batch]) -> NDArray[Any]:
+    found: NDArray[Any] = np.concatenate([batch.rows for batch in batches])
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8").rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"KeyedVectors: {str(path)!r} must be UTF-8, got other bytes in line {line}. Convert "
+            "it, as with iconv -f latin1 -t utf-8."
+        ) from None
+
+
+def _key_column(table: Any, asked: str | None, path: str) -> str:
+    names = [] if table is None else table.column_names
+    texts = [name for name in names if str(table.schema.field(name).type).endswith("string")]
+    if asked is not None:
+        found = [asked] if asked in names else []
+    else:
+        found = [name for name in KEYS if name in texts][:1] or texts
+    if len(found) != 1:
+        there = f"got {', '.join(names)}" if names else "got none beside the vectors"
+        raise InputError(
+            f"KeyedVectors: {path!r} must have the column {asked or 'word or text'}, {there}. Name "
+            "the one with the words or texts."
+        )
+    return found[0]
+
+
+WORD = re.compile(r"[^\W_]+(?:['\u2019.\-][^\W_]+)*")
+PIECE = re.compile(r"[^\W_]+")
+NONE = -1
+
+
+class WordMeans:
+    """An encoder of texts by a file of word vectors: the mean of the known words of each.
+
+    A word is looked up as it is written, then in lower case, then in the pieces that hyphens,
+    apostrophes and dots leave of it. Punctuation does not count. A text without a known word is a
+    zero row.
+
+    Parameters
+    ----------
+    vectors : KeyedVectors
+        With a word as the key of each row.
+    texts : sequence of texts
+        Those whose unknown words are counted.
+
+    Examples
+    --------
+    >>> words = KeyedVectors([[1.0, 0.0], [0.0, 1.0]], ["sun", "moon"])
+    >>> means = WordMeans(words, ["Sun, moon!", "the sun"])
+    >>> means.encode(["Sun, moon!", "the sun"]).tolist(), means.n_words, means.n_unknown
+    ([[0.5, 0.5], [1.0, 0.0]], 4, 1)
+    """
+
+    def __init__(self, vectors: KeyedVectors, texts: Sequence[Text]) -> None:
+        self.vectors = vectors
+        self._rows: dict[str, list[int]] = {}
+        found = [self._found(text) for text in texts]
+        self.n_texts, self.n_empty = len(texts), sum(not rows for rows, _ in found)
+        self.n_unknown = sum(n_unknown for _, n_unknown in found)
+        self.n_words = self.n_unknown + sum(len(rows) for rows, _ in found)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is done with the texts, and how many words are unknown."""
+        empty = f"; {self.n_empty:,} of {self.n_texts:,} texts have no known word and are zero"
+        return [
+            "Each text is the mean of the vectors of its words, since the vectors are of words: "
+            f"{self.n_unknown:,} of {self.n_words:,} words are unknown and left out"
+            f"{empty if self.n_empty else ''}."
+        ]
+
+    def encode(self, texts: Sequence[Text]) -> Rows:
+        """The mean of each text's known words."""
+        return self.tokens(texts).means()
+
+    def tokens(self, texts: Sequence[Text]) -> Tokens:
+        """The rows of each text's known words."""
+        found = [self._found(text)[0] or [NONE] for text in texts]
+        starts: Integers = np.cumsum([0, *map(len, found)])
+        numbers = np.array([row for rows in found for row in rows], dtype=np.int64)
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+            rows = self.vectors.vectors[numbers].astype(np.float32)
+        rows[numbers == NONE] = 0
+        return Tokens(rows, starts)
+
+    def _found(self, text: Text) -> tuple[list[int], int]:
+        """The rows of a text's known words, and the number of unknown ones."""
+        words = WORD.findall(shown(text))
+        found = [self._of_word(word) for word in words]
+        return [row for rows in found for row in rows], sum(not rows for rows in found)
+
+    def _of_word(self, word: str) -> list[int]:
+        if word not in self._rows:
+            self._rows[word] = self._look_up([word]) or self._look_up(PIECE.findall(word))
+        return self._rows[word]
+
+    def _look_up(self, words: Sequence[str]) -> list[int]:
+        known: Any = self.vectors.words
+        rows = (known.get(word, known.get(word.lower())) for word in words)
+        return [int(row) for row in rows if row is not None]
+
+
+def averaged(vectors: KeyedVectors, texts: Sequence[Text]) -> KeyedVectors | WordMeans:
+    """What encodes texts that are no keys: means of words, where the keys are words.
+
+    That is where fewer than half of the texts are keys and at least half of their words are.
+    """
+    if 2 * sum(text in vectors for text in texts) >= len(texts):
+        return vectors
+    found = WordMeans(vectors, texts)
+    return found if 0 < found.n_words >= 2 * found.n_unknown else vectors

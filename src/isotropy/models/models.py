@@ -1,0 +1,365 @@
+"""Pretrained models of transformers and sentence-transformers: tokens, hidden states, pooling."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy.errors import InputError, IsotropyWarning, MissingExtraError
+from isotropy.models.loading import (
+    extra,
+    first_line,
+    is_model,
+    is_sentence_transformer,
+    loading,
+    place,
+    read_json,
+)
+
+Layer = int | str | Sequence[int]
+SIMILAR = 0.8  # of a batch's longest text: padding then costs little
+
+
+class States(NamedTuple):
+    """Hidden states of all tokens of one text of many, for each layer."""
+
+    number: int
+    encoding: Encoding
+    layers: list[Rows]
+
+
+def layer_numbers(layer: Layer, n_layers: int) -> list[int]:
+    """Numbers from 0, the embedding layer, to n_layers.
+
+    Examples
+    --------
+    >>> layer_numbers(-1, 12), layer_numbers([0, -2], 12), layer_numbers("first-last", 12)
+    ([12], [0, 11], [1, 12])
+    """
+    if layer == "first-last":
+        return [1, n_layers]
+    if layer == "all":
+        return list(range(n_layers + 1))
+    asked = [layer] if isinstance(layer, (int, np.integer)) else layer
+    least = -n_layers - 1
+    if isinstance(asked, str) or not len(asked) or not all(least <= i <= n_layers for i in asked):
+        raise InputError(
+            f"Encoder: layer must be in {least}..{n_layers}, a list of such, 'all' or "
+            f"'first-last', got {layer!r}."
+        )
+    return [int(i) % (n_layers + 1) for i in asked]
+
+
+def batched(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts in batches of similar length, longest first: what fails, fails early.
+
+    Examples
+    --------
+    >>> list(batched([3, 10, 9, 10, 4], 20))
+    [[1, 3], [2], [4], [0]]
+    """
+    batch: list[int] = []
+    for i in np.argsort(-np.asarray(lengths), kind="stable").tolist():
+        longest = lengths[batch[0]] if batch else 0
+        full = (len(batch) + 1) * longest > batch_tokens
+        if batch and (full or lengths[i] < SIMILAR * longest):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+MODES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+
+
+class OwnPooling:
+    """The pooling of a sentence-transformers model, and the layers after it.
+
+    Attributes
+    ----------
+    mode : {"mean", "cls", "last"}
+    prompt : str
+        What the model puts before every text.
+    max_length : int
+        Tokens that it takes.
+    n_features : int
+        Width of its vectors.
+
+    Raises
+    ------
+    InputError
+        Where the model has none, or pools in a way that is not a mean, the first or the last token.
+    """
+
+    def __init__(self, name: str, model: Model) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise MissingExtraError(
+                "Encoder: pool='own' needs sentence-transformers, which is not installed. "
+                'Run: pip install "isotropy[models]".'
+            ) from None
+        if is_model(name) and not is_sentence_transformer(name):
+            raise InputError(
+                f"Encoder: pool='own' must be that of a sentence-transformers model, got {name!r}, "
+                "which has no modules.json. Use pool='mean'."
+            )
+        with loading(name, "Encoder"):
+            found = SentenceTransformer(name, device="cpu")
+        parts = list(found)
+        self._after = parts[2:]
+        settings = parts[1].get_config_dict() if len(parts) > 1 else {}
+        mode = _mode(settings)
+        if mode not in MODES or not settings.get("include_prompt", True):
+            raise InputError(
+                f"Encoder: pool='own' must be one of {', '.join(MODES)} over all tokens, got "
+                f"{mode!r} in {name!r}. Use pool='mean'."
+            )
+        self.mode = MODES[mode]
+        self.prompt = str(found.prompts.get(found.default_prompt_name or "") or "")
+        self.max_length = int(found.max_seq_length or model.max_length)
+        self._torch = model.torch
+        self.n_features = self.width(model.n_features)
+
+    def width(self, n_features: int) -> int:
+        """Width of the vectors that are made of pooled rows of this width."""
+        return int(self.finish(np.zeros((1, n_features), np.float32)).shape[1])
+
+    def finish(self, pooled: Rows) -> Rows:
+        """What the model makes of pooled rows: dense layers, normalisation, or nothing."""
+        torch = self._torch
+        features: dict[str, Any] = {"sentence_embedding": torch.from_numpy(pooled)}
+        with torch.inference_mode():
+            for module in self._after:
+                features = module(features)
+        rows: Rows = features["sentence_embedding"].numpy()
+        return rows
+
+
+def _mode(settings: dict[str, Any]) -> str:
+    """The mode of pooling, for which older sentence-transformers have a flag each."""
+    if "pooling_mode" in settings:
+        return str(settings["pooling_mode"])
+    flags = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
+    modes = [flag.removeprefix("pooling_mode_").removesuffix("_tokens") for flag in flags]
+    return ", ".join(mode.removesuffix("_token") for mode in modes)
+
+
+__all__ = ["Encoding", "Model", "Rows", "is_model", "is_sentence_transformer"]
+
+Rows = NDArray[np.float32]
+NO_LIMIT = 1 << 20  # tokenizers without a limit give 1e30
+COUNTED_FROM_PADDING = {  # kinds of model whose positions begin after that of the padding
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+    "longformer",
+    "roberta-prelayernorm",
+}
+PASSING_SETTINGS = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
+PASSING_TOKENIZING = ("truncation", "padding")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of one text, as the model takes them, with the characters of each."""
+
+    ids: list[int]
+    special: NDArray[np.bool_]
+    offsets: NDArray[np.int64]
+    truncated: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Model:
+    """A model that gives hidden states, and its tokenizer; safe to use from several threads.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        Name on the model hub, a local folder, or a .gguf file.
+    device : str, optional
+        Torch device; by default "cuda" where there is one.
+    caller : str
+        Name that error messages begin with.
+    """
+
+    def __init__(
+        self, name_or_path: Any, device: str | None = None, caller: str = "Encoder"
+    ) -> None:
+        self.name, self.caller = os.fspath(name_or_path), caller
+        torch, transformers = extra(caller)
+        with loading(self.name, caller):
+            where, options = place(self.name, caller)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+            found, notes = transformers.AutoModel.from_pretrained(
+                where, dtype=torch.float32, output_loading_info=True, **options
+            )
+            config = found.config
+            self.n_features = self._size(config, "hidden_size", "d_model")
+            self.n_layers = self._size(config, "num_hidden_layers", "num_layers")
+            self.max_length = min(self._limits(config, Path(where)))
+        network = found.get_encoder() if config.is_encoder_decoder else found
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            self.network = network.to(device).eval()
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"{caller}: device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
+            ) from None
+        self._made_up = set(notes["missing_keys"])
+        self._say_made_up()
+        self.torch, self.device = torch, torch.device(device)
+        self._tokenizing, self._running = threading.Lock(), threading.Lock()
+
+    def _size(self, config: Any, *names: str) -> int:
+        found = next((size for name in names if (size := getattr(config, name, None))), None)
+        if not isinstance(found, int):
+            raise InputError(
+                f"{self.caller}: {self.name!r} must be a model of texts, got a config of kind "
+                f"{config.model_type!r} without {names[0]}. Use one that takes nothing but text."
+            )
+        return found
+
+    def _limits(self, config: Any, folder: Path) -> Iterator[int]:
+        yield int(min(self.tokenizer.model_max_length, NO_LIMIT))
+        settings = folder / "sentence_bert_config.json"
+        if settings.is_file():
+            yield self._own_limit(settings)
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions:
+            skipped = config.model_type in COUNTED_FROM_PADDING
+            yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
+
+    def _own_limit(self, path: Path) -> int:
+        settings = read_json(path, self.caller)
+        found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
+        if isinstance(settings, dict) and found is None:
+            return NO_LIMIT
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise InputError(
+                f"{self.caller}: {str(path)!r} must give max_seq_length, a number of tokens, got "
+                f"{str(found)[:60]}. Save the model again."
+            )
+        return found
+
+    def _say_made_up(self) -> None:
+        needless = ("pooler.", "decoder.")  # for hidden states of encoders
+        missing = sorted(key for key in self._made_up if not key.startswith(needless))
+        if missing:
+            warnings.warn(
+                f"{self.caller}: {len(missing)} weights of {self.name!r} are in none of its files, "
+                f"and random, such as {missing[0]}.",
+                IsotropyWarning,
+                stacklevel=4,
+            )
+
+    def fingerprint(self) -> str:
+        """A checksum of the weights, by a sample of each tensor, the config and the tokenizer.
+
+        Weights that no file has, such as a pooler that hidden states do without, are different
+        each time, and left out.
+        """
+        digest = hashlib.sha256(type(self.network).__name__.encode())
+        digest.update(json.dumps([self._settings(), self._vocabulary()], sort_keys=True).encode())
+        for name, weight in sorted(self.network.state_dict().items()):
+            if name in self._made_up:
+                continue
+            flat = weight.detach().flatten()
+            picked = flat[:: max(1, flat.numel() // 64)][:64]
+            digest.update(name.encode() + picked.float().cpu().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def _settings(self) -> Any:
+        """The config, without what does not change the hidden states."""
+        text = self.network.config.to_json_string()
+        return json.loads(text, object_hook=lambda part: _without(part, PASSING_SETTINGS))
+
+    def _vocabulary(self) -> Any:
+        """All that the tokenizer does, without what each call of it sets."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return sorted(self.tokenizer.get_vocab().items())
+        with self._tokenizing:
+            text = backend.to_str()
+        return _without(json.loads(text), PASSING_TOKENIZING)
+
+    def encodings(self, texts: Sequence[str], max_length: int) -> list[Encoding]:
+        """The tokens of every text, cut at max_length."""
+        found = self._tokenized(texts)
+        long = [i for i, encoding in enumerate(found) if len(encoding) > max_length]
+        if long:
+            cut = self._tokenized([texts[i] for i in long], max_length)
+            for i, encoding in zip(long, cut, strict=True):
+                found[i] = encoding
+        return found
+
+    def _tokenized(self, texts: Sequence[str], max_length: int | None = None) -> list[Encoding]:
+        fast = self.tokenizer.is_fast
+        with self._tokenizing:  # truncation is a state of the tokenizer
+            found = self.tokenizer(
+                list(texts),
+                truncation=max_length is not None,
+                max_length=max_length,
+                return_special_tokens_mask=True,
+                return_attention_mask=False,
+                return_offsets_mapping=fast,
+                verbose=False,
+            )
+        offsets = found["offset_mapping"] if fast else [[(0, 0)] * len(i) for i in found.input_ids]
+        return [
+            Encoding(
+                ids,
+                np.array(special, dtype=bool),
+                np.array(places, dtype=np.int64).reshape(-1, 2),
+                max_length is not None,
+            )
+            for ids, special, places in zip(
+                found["input_ids"], found["special_tokens_mask"], offsets, strict=True
+            )
+        ]
+
+    def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
+        """For each text, the hidden states of each layer: arrays of shape (n_tokens, d)."""
+        lengths = [len(encoding) for encoding in encodings]
+        ids = np.full((len(lengths), max(lengths)), self.tokenizer.pad_token_id or 0)
+        mask = np.zeros_like(ids)
+        for row, encoding in enumerate(encodings):
+            ids[row, : lengths[row]] = encoding.ids
+            mask[row, : lengths[row]] = 1
+        arrays = self._states(ids, mask, layers)
+        return [[array[row, :n] for array in arrays] for row, n in enumerate(lengths)]
+
+    def _states(self, ids: NDArray[Any], mask: NDArray[Any], layers: Sequence[int]) -> list[Rows]:
+        torch = self.torch
+        last_only = list(layers) == [self.n_layers]
+        with self._running, torch.inference_mode():
+            found = self.network(
+                input_ids=torch.from_numpy(ids).to(self.device),
+                attention_mask=torch.from_numpy(mask).to(self.device),
+                output_hidden_states=not last_only,
+            )
+            states = (
+                [found.last_hidden_state]
+                if last_only
+                else [found.hidden_states[layer] for layer in layers]
+            )
+            return [state.float().cpu().numpy() for state in states]
+
+
+def _without(part: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name not in names}

@@ -1,0 +1,285 @@
+"""Static models: a table of token vectors and a tokenizer; a text is the mean of its tokens' rows.
+
+Read are the folders of model2vec and those of sentence-transformers' StaticEmbedding, without
+either package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from isotropy import linalg
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.models.loading import STATIC_TABLE, extra, loading, read_json, static_folder
+from isotropy.models.models import NO_LIMIT, Encoding, Rows
+from isotropy.sources.opening import FOLDERS, FolderFormat, open_source
+
+OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
+BESIDE = {"weights", "mapping"}
+OWN_LENGTH = 512  # tokens that model2vec takes of a text
+NORMALIZE = "Normalize"
+
+
+class StaticModel:
+    """A static model in the place of a `Model`: its one layer is the table of token vectors.
+
+    Parameters
+    ----------
+    name : str
+        What the model was asked for as.
+    folder : path
+        With model.safetensors and tokenizer.json.
+    caller : str
+        Name that error messages begin with.
+
+    Notes
+    -----
+    model2vec's formula: the row of token t is weights[t] * embeddings[mapping[t]], where there are
+    weights and a mapping; unknown tokens are left out and 512 others are taken.
+    sentence-transformers takes all tokens, unknown ones too. A text without tokens is a zero row.
+    """
+
+    n_layers = 0
+    device = SimpleNamespace(type="cpu")
+
+    def __init__(self, name: str, folder: Path, caller: str = "Encoder") -> None:
+        self.name, self.folder, self.caller = name, folder, caller
+        kind, tensors = self._read()
+        self.is_own = kind == OWN_TABLE
+        self.table = self._table(kind)
+        self.weights, self.mapping = tensors.get("weights"), tensors.get("mapping")
+        self.tokenizer = self._tokenizer()
+        self._check()
+        self.n_features = int(self.table.shape[1])
+        self.max_length = OWN_LENGTH if self.is_own else NO_LIMIT
+        self.unknown = self._unknown() if self.is_own else None
+        self._tokenizing, self._said_empty = threading.Lock(), False
+
+    # Reading
+
+    def _read(self) -> tuple[str, dict[str, NDArray[Any]]]:
+        """The name of the table, and the tensors beside it."""
+        path = self.folder / STATIC_TABLE
+        if not path.is_file():
+            raise self._bad(f"must have {STATIC_TABLE} with the table of token vectors, got none")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                names = set(file.keys())
+                beside = {n: file.get_tensor(n) for n in BESIDE & names}
+        except (SafetensorError, OSError, TypeError, ValueError) as error:
+            raise self._bad(f"must have a whole {STATIC_TABLE} ({_short(error)})") from None
+        kind = next((table for table in TABLES if table in names), None)
+        if kind is None:
+            there = _short(", ".join(sorted(names)) or "none")
+            raise self._bad(f"must have the tensor {' or '.join(TABLES)}, got {there}")
+        return kind, beside if kind == OWN_TABLE else {}
+
+    def _table(self, kind: str) -> Rows:
+        source = open_source(self.folder / STATIC_TABLE, column=kind, caller=self.caller)
+        table = np.empty((source.n_samples, source.n_features), np.float32)
+        for chunk in source.chunks():
+            for batch in source.read(chunk):
+                with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+                    table[batch.first_row :][: len(batch.rows)] = batch.rows
+        if not np.isfinite(table).all():
+            raise self._bad("must have token vectors that float32 can hold, got larger ones")
+        return table
+
+    def _tokenizer(self) -> Any:
+        path = self.folder / "tokenizer.json"
+        if not path.is_file():
+            raise self._bad("must have tokenizer.json, got none")
+        _, transformers = extra(self.caller)
+        with loading(self.name, self.caller):
+            return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+
+    def _check(self) -> None:
+        """Raise where table, mapping, weights and vocabulary do not fit each other."""
+        n_rows, mapping, weights = len(self.table), self.mapping, self.weights
+        n_ids = self.n_ids = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
+        if not n_ids:
+            raise self._bad("must have a vocabulary, got a tokenizer without tokens")
+        if mapping is not None and (mapping.ndim != 1 or mapping.dtype.kind not in "iu"):
+            raise self._bad(f"must have a mapping of whole numbers, got shape {mapping.shape}")
+        for what, tensor in (("mapping", mapping), ("weights", weights)):
+            if tensor is not None and (tensor.ndim != 1 or len(tensor) < n_ids):
+                raise self._bad(
+                    f"must have {what} for each of its {n_ids:,} tokens, got shape {tensor.shape}"
+                )
+        if (
+            mapping is not None
+            and len(mapping)
+            and not 0 <= mapping.min() <= mapping.max() < n_rows
+        ):
+            worst = mapping.min() if mapping.min() < 0 else mapping.max()
+            raise self._bad(f"must have a mapping to its {n_rows:,} rows, got row {worst}")
+        if mapping is None and n_rows < n_ids:
+            raise self._bad(f"must have a row for each of its {n_ids:,} tokens, got {n_rows:,}")
+        if weights is not None and (weights.dtype.kind not in "fiu" or not _finite(weights)):
+            raise self._bad("must have finite weights, got others")
+
+    def _unknown(self) -> int | None:
+        """The token that stands for what the tokenizer does not know, which is left out."""
+        settings = read_json(self.folder / "tokenizer.json", self.caller)
+        name = settings["model"].get("unk_token")
+        if name is None and isinstance(number := settings["model"].get("unk_id"), int):
+            return number
+        return None if name is None else self.tokenizer.get_vocab().get(name)
+
+    def _bad(self, rule: str) -> InputError:
+        return InputError(f"{self.caller}: {_short(self.folder)!r} {rule}. Save the model again.")
+
+    # What a Model does
+
+    def encodings(self, texts: Sequence[str], max_length: int) -> list[Encoding]:
+        """The known tokens of every text, cut at max_length."""
+        with self._tokenizing:
+            found = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
+        pairs = zip(texts, found["input_ids"], found["offset_mapping"], strict=True)
+        return [self._encoding(*pair, max_length) for pair in pairs]
+
+    def _encoding(self, text: str, ids: list[int], places: Any, max_length: int) -> Encoding:
+        kept = [i for i, token in enumerate(ids) if token != self.unknown]
+        if not kept:
+            self._say_empty(text)
+            whole = np.array([[0, len(text)]], dtype=np.int64)
+            return Encoding([self.n_ids], np.array([True]), whole)
+        offsets = np.array(places, dtype=np.int64).reshape(-1, 2)[kept[:max_length]]
+        picked = [ids[i] for i in kept[:max_length]]
+        return Encoding(picked, np.zeros(len(picked), bool), offsets, len(kept) > max_length)
+
+    def _say_empty(self, text: str) -> None:
+        if not self._said_empty:
+            self._said_empty = True
+            warnings.warn(
+                f"{self.caller}: texts without a token that the model knows get a vector of zeros, "
+                f"such as {text[:40]!r}.",
+                IsotropyWarning,
+                stacklevel=6,
+            )
+
+    def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
+        """For each text, the vectors of its tokens, for each of the layers alike."""
+        return [[self.vectors(np.array(e.ids))] * len(layers) for e in encodings]
+
+    def vectors(self, ids: NDArray[np.int64] | None = None) -> Rows:
+        """The rows of these tokens, or of all; that of none is zero."""
+        ids = np.arange(self.n_ids) if ids is None else ids
+        known = ids < self.n_ids
+        ids = np.where(known, ids, 0)
+        rows = self.table[ids if self.mapping is None else self.mapping[ids].astype(np.int64)]
+        if self.weights is not None:
+            rows = (rows * self.weights[ids, None]).astype(np.float32)
+        if not known.all():
+            rows[~known] = 0
+        return rows
+
+    def fingerprint(self) -> str:
+        """A checksum of a sample of the rows, of the tokenizer, and of what is taken of a text."""
+        picked = np.linspace(0, self.n_ids - 1, min(self.n_ids, 1000)).astype(np.int64)
+        digest = hashlib.sha256(self.vectors(picked).tobytes())
+        digest.update(json.dumps([self.n_ids, self.table.shape, self.unknown]).encode())
+        digest.update((self.folder / "tokenizer.json").read_bytes())
+        return digest.hexdigest()[:32]
+
+
+def table_file(path: str) -> str | None:
+    """The file with the table of a static model; None of other folders."""
+    folder = static_folder(path)
+    return None if folder is None else str(folder / STATIC_TABLE)
+
+
+def token_vectors(path: str, caller: str) -> Rows | None:
+    """The vectors of a static model that are not its table as it is stored; None of others."""
+    folder = static_folder(path)
+    if folder is None or not has_formula(str(folder / STATIC_TABLE)):
+        return None
+    return StaticModel(path, folder, caller).vectors()
+
+
+FOLDERS.append(FolderFormat(table_file, token_vectors))
+
+
+def has_formula(path: str) -> bool:
+    """Whether a model's file has weights or a mapping, by which its table becomes vectors."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return OWN_TABLE in file.keys() and not BESIDE.isdisjoint(file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):  # which is explained when the table is read
+        return False
+
+
+class StaticPooling:
+    """What a static model does itself: the mean of the rows, scaled to length one where it says so.
+
+    model2vec says so by `normalize` in config.json, sentence-transformers by a module.
+    """
+
+    mode = "mean"
+
+    def __init__(self, model: StaticModel) -> None:
+        inside = (model.folder / "modules.json").is_file()
+        root = model.folder if inside else model.folder.parent
+        caller, self.max_length, self.n_features = model.caller, model.max_length, model.n_features
+        self.prompt, self.normalize = "", False
+        if (config := model.folder / "config.json").is_file() and model.is_own:
+            settings = read_json(config, caller)
+            self.normalize = isinstance(settings, dict) and settings.get("normalize") is True
+        elif (modules := root / "modules.json").is_file():
+            later = [_kind(module) for module in read_json(modules, caller)[1:]]
+            if later not in ([], [NORMALIZE]):
+                raise InputError(
+                    f"{caller}: pool='own' of a static model must end in a mean or {NORMALIZE}, "
+                    f"got {_short(', '.join(later))}. Use pool='mean'."
+                )
+            self.normalize = bool(later)
+            self.prompt = _prompt(root / "config_sentence_transformers.json", caller)
+
+    def width(self, n_features: int) -> int:
+        """Width of the vectors that are made of rows of this width."""
+        return n_features
+
+    def finish(self, pooled: Rows) -> Rows:
+        """The means, of length one where the model says so; zero rows stay zero."""
+        return linalg.unit_rows(pooled) if self.normalize else pooled
+
+
+def _kind(module: Any) -> str:
+    """The name of a module's class."""
+    kind = module.get("type") if isinstance(module, dict) else None
+    return str(kind).rsplit(".", 1)[-1]
+
+
+def _prompt(path: Path, caller: str) -> str:
+    """What sentence-transformers puts before every text."""
+    settings = read_json(path, caller) if path.is_file() else {}
+    prompts = settings.get("prompts") if isinstance(settings, dict) else None
+    name = settings.get("default_prompt_name") if isinstance(settings, dict) else None
+    return str(prompts.get(name) or "") if isinstance(prompts, dict) and name else ""
+
+
+def _finite(values: NDArray[Any]) -> bool:
+    return bool(np.isfinite(values).all())
+
+
+def _short(what: object) -> str:
+    """At most 120 characters, all of which print."""
+    text = "".join(c if c.isprintable() else "?" for c in str(what))
+    return text if len(text) <= 120 else f"{text[:60]}...{text[-57:]}"

@@ -1,0 +1,357 @@
+"""What a model runs over: texts in a list or a file, and words inside texts."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks
+from isotropy.errors import InputError, brief
+from isotropy.sources import tables
+from isotropy.sources.files import FormatError, explained, listed
+from isotropy.sources.tables import Form, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+BLOCK_SIZE = 1 << 17  # characters or bytes of a block, some 30,000 tokens of English
+Block = tuple[int, ...]  # the number of its texts, and where they are
+
+
+@dataclass(frozen=True)
+class Span:
+    """The characters from `start` to `end` of a text: one occurrence of a word, in its context."""
+
+    text: str
+    start: int
+    end: int
+
+
+Text = str | Span
+
+
+def distinct(texts: Sequence[Text]) -> tuple[list[Text], dict[Text, int]]:
+    """The distinct texts in order of their first appearance, and the number of each."""
+    numbers: dict[Text, int] = {}
+    for text in texts:
+        numbers.setdefault(text, len(numbers))
+    return list(numbers), numbers
+
+
+def expect_texts(texts: Any, name: str, caller: str) -> list[Text]:
+    """The texts as a list, which must hold nothing else."""
+    found = checks.listing(texts, name, caller)
+    for number, text in enumerate(found):
+        if not isinstance(text, (str, Span)):
+            raise InputError(
+                f"{caller}: {name} must be texts, got {type(text).__name__} in place {number}."
+            )
+    return found
+
+
+class Texts(Protocol):
+    """Texts in blocks of bounded size that can be read, and read again."""
+
+    @property
+    def n_texts(self) -> int: ...
+
+    @property
+    def n_blank(self) -> int:
+        """Blank texts that were left out."""
+        ...
+
+    def blocks(self) -> list[Block]: ...
+
+    def read(self, block: Block) -> Sequence[Text]: ...
+
+    def table(self, block: Block) -> pa.Table:
+        """The texts of a block, and the columns that stand beside them."""
+        ...
+
+
+class TextList:
+    """Texts in memory; none of them may be blank."""
+
+    n_blank = 0
+
+    def __init__(self, texts: Sequence[Text], caller: str = "Encoder") -> None:
+        self.texts = checks.listing(texts, "texts", caller)
+        if not self.texts:
+            raise InputError(f"{caller}: texts must have at least one text, got none.")
+        for number, text in enumerate(self.texts):
+            if not isinstance(text, (str, Span)):
+                raise InputError(
+                    f"{caller}: texts must be strings, got {type(text).__name__} in place {number}."
+                )
+            if not whole(text).strip():
+                raise InputError(
+                    f"{caller}: texts must not be blank, got a blank one in place {number} "
+                    "(counted from 0). Leave it out."
+                )
+            if not is_unicode(whole(text)):
+                raise InputError(
+                    f"{caller}: texts must hold whole characters, got half of one (a lone "
+                    f"surrogate, \\ud800 to \\udfff) in place {number} (counted from 0). Correct "
+                    "that text."
+                )
+        ends = np.cumsum([len(whole(text)) for text in self.texts])
+        edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(self.texts)]
+        self._blocks: list[Block] = [
+            (end - start, start) for start, end in itertools.pairwise(edges)
+        ]
+
+    @property
+    def n_texts(self) -> int:
+        return len(self.texts)
+
+    def blocks(self) -> list[Block]:
+        return self._blocks
+
+    def read(self, block: Block) -> Sequence[Text]:
+        n_texts, start = block
+        return self.texts[start : start + n_texts]
+
+    def table(self, block: Block) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table({"text": [shown(text) for text in self.read(block)]})
+
+
+def whole(text: Text) -> str:
+    """The text that a span lies in; a text itself."""
+    return text.text if isinstance(text, Span) else text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether every character is one that UTF-8 has, as tokenizers expect."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(text: Text) -> str:
+    """The characters of a span; a text itself."""
+    return text.text[text.start : text.end] if isinstance(text, Span) else text
+
+
+def open_texts(texts: Any, columns: Sequence[str] | None = None, caller: str = "Encoder") -> Texts:
+    """The texts of a list, or of a file where a path is given."""
+    if isinstance(texts, (TextList, TextFile)):
+        return texts
+    if isinstance(texts, str) and " " in texts and not os.path.exists(texts):
+        raise InputError(
+            f"{caller}: there is no file {texts[:60]!r}. Check the path, or give texts in a list."
+        )
+    if isinstance(texts, (str, os.PathLike)):
+        return TextFile(texts, columns, caller)
+    if columns is not None:
+        raise InputError(f"{caller}: columns are for files, got a list of texts. Leave them out.")
+    return TextList(texts, caller)
+
+
+def each(texts: Texts) -> Iterator[Text]:
+    """Every text, in order."""
+    for block in texts.blocks():
+        yield from texts.read(block)
+
+
+def sampled(texts: Texts, n_most: int, seed: int = 0) -> list[Text]:
+    """At most n_most texts, drawn without replacement, in order."""
+    if texts.n_texts <= n_most:
+        return list(each(texts))
+    drawn = np.random.default_rng(seed).choice(texts.n_texts, n_most, replace=False)
+    kept: NDArray[np.bool_] = np.zeros(texts.n_texts, dtype=bool)
+    kept[drawn] = True
+    return list(itertools.compress(each(texts), kept))
+
+
+DEFAULT_COLUMNS = (("text",), ("sentence",), ("sentence1", "sentence2"), ("question",))
+Fields = dict[str, str]
+
+
+class TextFile:
+    """Texts in the records of a file, of which only positions are kept in memory.
+
+    Parameters
+    ----------
+    path : path
+        .txt (a text a line), .tsv or .csv (with a header), .jsonl; each also with .gz, which is
+        unpacked to a temporary file. Blank texts are left out and counted.
+    columns : sequence of str, optional
+        Columns or fields with the texts; by default `text`, `sentence`, both of `sentence1` and
+        `sentence2`, or `question`. Of several columns, a record gives its texts one by one.
+    caller : str
+        Name that error messages begin with.
+    """
+
+    def __init__(
+        self, path: Any, columns: Sequence[str] | None = None, caller: str = "Encoder"
+    ) -> None:
+        self.path, self.caller = Path(os.fspath(path)), caller
+        bare = Path(self.path.name.removesuffix(".gz")).suffix
+        self.kind = tables.suffix(self.path.name) or ("" if bare else "txt")
+        if not self.kind:
+            raise InputError(
+                f"{caller}: {str(path)!r} must be a file of texts: .txt, .tsv, .csv or .jsonl, "
+                f"got {brief(bare)}."
+            )
+        with explained(caller, str(self.path), "text"):
+            packed = self.path.suffix.lower() == ".gz"
+            self._plain = self._unpacked() if packed else self.path
+            self._form = self._written()
+            self._start, self.names = self._headed()
+            self.columns = self._chosen(columns)
+            self._blocks, self.n_blank = self._marked()
+            self.n_texts = sum(n_texts for n_texts, *_ in self._blocks)
+            if not self.n_texts:
+                raise FormatError("must hold texts, got none.")
+
+    def blocks(self) -> list[Block]:
+        return self._blocks
+
+    def read(self, block: Block) -> list[str]:
+        return [text for fields in self._records(block) for _, text in self._texts(fields)]
+
+    def table(self, block: Block) -> pa.Table:
+        """The texts, and what stands beside them, as strings.
+
+        The texts keep the name of their column; those of several columns are in `text`, and
+        `column` says which one each is from.
+        """
+        import pyarrow as pa
+
+        others = [name for name in self.names if name not in (*self.columns, "text", "column")]
+        found: dict[str, list[str | None]] = {name: [] for name in others}
+        texts: list[str] = []
+        sources: list[str] = []
+        for record in self._records(block):
+            for column, text in self._texts(record):
+                texts.append(text)
+                sources.append(column)
+                for name in others:
+                    found[name].append(record.get(name))
+        own: dict[str, Any] = {self.columns[0]: texts}
+        if len(self.columns) > 1:
+            own = {"text": texts, "column": sources}
+        return pa.table(own | {name: pa.array(found[name], pa.string()) for name in others})
+
+    def _unpacked(self) -> Path:
+        handle, name = tempfile.mkstemp(suffix=f".{self.kind}")
+        weakref.finalize(self, lambda: Path(name).unlink(missing_ok=True))
+        with os.fdopen(handle, "wb") as plain, tables.open_plain(self.path) as packed:
+            while data := packed.read(1 << 20):
+                plain.write(data)
+        return Path(name)
+
+    def _written(self) -> Form:
+        if self.kind == "txt":
+            return tables.LINES
+        with open(self._plain, "rb") as file:
+            form = tables.form_of(self.kind, tables.head(file))
+        assert form is not None  # as only .txt files may have any delimiter
+        return form
+
+    def _headed(self) -> tuple[tuple[int, int], list[str]]:
+        """(offset and line number of the first record, names of the columns)."""
+        if self.kind == "txt":
+            return (0, 1), ["text"]
+        offset = 0
+        with open(self._plain, "rb") as file:
+            for record in tables.records(file, self._form):
+                offset += record.n_bytes
+                if record.is_blank:
+                    continue
+                if self._form.is_json:
+                    return (0, 1), list(record.held)
+                n_lines = self._plain_lines(offset - record.n_bytes, record.n_bytes)
+                return (offset, record.line + n_lines), tables.unique(record.held)
+        return (0, 1), []
+
+    def _plain_lines(self, offset: int, n_bytes: int) -> int:
+        with open(self._plain, "rb") as file:
+            file.seek(offset)
+            return file.read(n_bytes).count(b"\n")
+
+    def _chosen(self, asked: Sequence[str] | None) -> tuple[str, ...]:
+        if self.kind == "txt":
+            if asked:
+                raise InputError(f"{self.caller}: a .txt file has no columns, got {list(asked)}.")
+            return ("text",)
+        default = next((c for c in DEFAULT_COLUMNS if set(c) <= set(self.names)), ())
+        found = tuple(asked) if asked else default
+        missing = [column for column in found if column not in self.names]
+        if not found or missing:
+            wanted = listed(missing, 5) if missing else "text, sentence or sentence1 and sentence2"
+            raise FormatError(
+                f"must have the column {wanted}, got {listed(self.names, 9)}. Name the one with "
+                "the texts."
+            )
+        return found
+
+    def _marked(self) -> tuple[list[Block], int]:
+        """Blocks of (number of texts, offset, bytes, number of the first line), and blank texts."""
+        blocks: list[Block] = []
+        n_blank = count = n_bytes = 0
+        offset, first = self._start
+        with open(self._plain, "rb") as file:
+            file.seek(offset)
+            for record in tables.records(file, self._form, first):
+                if n_bytes >= BLOCK_SIZE:
+                    blocks.append((count, offset, n_bytes, first))
+                    offset, first = offset + n_bytes, record.line
+                    count = n_bytes = 0
+                n_found = sum(1 for _ in self._texts(self._fields(record)))
+                n_blank += len(self.columns) - n_found
+                count += n_found
+                n_bytes += record.n_bytes
+        blocks.append((count, offset, n_bytes, first))
+        return [block for block in blocks if block[0]], n_blank
+
+    def _records(self, block: Block) -> Iterator[Fields]:
+        _, offset, n_bytes, line = block
+        with explained(self.caller, str(self.path), "text"):
+            with open(self._plain, "rb") as file:
+                file.seek(offset)
+                data = file.read(n_bytes)
+            for record in tables.records(io.BytesIO(data), self._form, line):
+                yield self._fields(record)
+
+    def _fields(self, record: Record) -> Fields:
+        """The cells or fields of a record by name, without those that are null."""
+        if record.is_blank:
+            return {}
+        if self.kind == "txt":
+            return {"text": record.held}
+        if not self._form.is_json:
+            tables.expect_cells(record, len(self.names))
+            return dict(zip(self.names, record.held, strict=True))
+        for column in self.columns:
+            value = record.held.get(column)
+            if value is not None and not isinstance(value, str):
+                raise FormatError(
+                    f"must hold text in {brief(column)}, got {type(value).__name__} in line "
+                    f"{record.line}."
+                )
+        there = {name: value for name, value in record.held.items() if value is not None}
+        return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
+
+    def _texts(self, fields: Fields) -> Iterator[tuple[str, str]]:
+        """(column, text) of the texts of a record that are not blank."""
+        for column in self.columns:
+            text = fields.get(column, "").strip()
+            if text:
+                yield column, text

@@ -1,0 +1,359 @@
+"""What a high cosine is in a space: the scores of rows that have nothing to do with each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks, linalg, stored
+from isotropy.engines import over_threads, reduce
+from isotropy.errors import InputError, brief, one_line
+from isotropy.repairs import Repair, files
+from isotropy.sources import as_source
+from isotropy.stats import Sample
+from isotropy.stored import Field
+
+NAME = "score-calibrator"
+KIND = "calibrator"
+SAMPLE_ROWS = 20_000  # rows that pairs are made of
+BLOCK_ELEMENTS = 1 << 22
+LEARNED = {"scores_": Field("n_pairs", kind="single", low=-1, high=1, ascending=True)}
+FEWEST = 10  # pairs that a false-match rate must rest on
+
+
+class ScoreCalibrator:
+    """Turns cosines into percentiles and p-values, and false-match rates into thresholds.
+
+    Learned are the cosines of random pairs of unrelated rows. They differ from space to space,
+    and before and after a repair: 0.8 may be what any two sentences score, or what only
+    paraphrases do.
+
+    Parameters
+    ----------
+    n_pairs : int
+        Pairs to draw; all there are where there are fewer.
+    random_state : int
+        Another one draws other pairs.
+
+    Attributes
+    ----------
+    scores_ : float32 array of shape (n_pairs_,)
+        Cosines of the pairs, ascending.
+    n_pairs_ : int
+    mean_, std_ : float
+        Their mean and standard deviation.
+    repair_ : str or None
+        Name of the repair after which they were taken.
+
+    Notes
+    -----
+    The pairs are made of at most 20,000 rows, a random sample, so that any number of rows streams
+    in constant memory. Zero rows have no direction and are left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 64)) + 1
+    >>> calibrator = ScoreCalibrator(n_pairs=100_000).fit(X)
+    >>> print(calibrator)
+    unrelated rows score 0.50 on average; 1 % of them above 0.68
+    >>> round(calibrator.percentile(0.6), 1)
+    88.4
+    """
+
+    scores_: NDArray[np.float32]
+    mean_: float
+    std_: float
+    n_samples_seen_: int
+    n_features_in_: int
+    repair_: str | None
+    note_: str
+
+    def __init__(self, n_pairs: int = 1_000_000, random_state: int = 0) -> None:
+        self.n_pairs = n_pairs
+        self.random_state = random_state
+
+    def fit(self, X: Any, groups: Any = None, *, repair: Repair | None = None) -> Self:
+        """Learn the scores of unrelated rows of X.
+
+        Parameters
+        ----------
+        X : array, tensor, path or source of shape (n_samples, n_features)
+        groups : array of shape (n_samples,), optional
+            Rows of the same group, such as the two sentences of a labelled pair, are related and
+            make no pair. Rows that are equal never do.
+        repair : Repair, optional
+            A fitted repair that the rows go through first.
+
+        Returns
+        -------
+        self
+        """
+        caller = type(self).__name__
+        self._check_params()
+        n_pairs, seed = int(self.n_pairs), int(self.random_state)
+        source = as_source(X, caller=caller)
+        labels = _labels(groups, source.n_samples, caller)
+        (sample,) = reduce(source, [Sample(SAMPLE_ROWS, seed)])
+        numbers, rows = linalg.to_numpy(sample.numbers), linalg.to_numpy(sample.rows)
+        kinds = numbers if labels is None else labels[numbers]
+        if repair is not None:
+            if not isinstance(repair, Repair):
+                raise InputError(f"{caller}: repair must be a fitted repair, got {brief(repair)}.")
+            rows = repair.transform(rows)
+        kept = np.flatnonzero(rows.any(axis=1))
+        kinds = np.stack([kinds[kept], _alike(rows[kept])])
+        pairs = _pairs(kinds, n_pairs, np.random.default_rng(seed), caller)
+        self._learn(_cosines(linalg.unit_rows(rows[kept]), pairs))
+        self.n_samples_seen_, self.n_features_in_ = source.n_samples, source.n_features
+        self.repair_, self.note_ = None if repair is None else repair.name, ""
+        return self
+
+    @property
+    def n_pairs_(self) -> int:
+        """Pairs that were scored."""
+        self._expect_fitted()
+        return len(self.scores_)
+
+    def threshold(self, false_match_rate: float = 0.01) -> float:
+        """The lowest score that at most this share of unrelated pairs reaches.
+
+        Parameters
+        ----------
+        false_match_rate : float
+            In (0, 1), and at least 10 over the number of pairs.
+        """
+        n, caller = self.n_pairs_, type(self).__name__
+        rate = checks.real(false_match_rate, "false_match_rate", caller, 0, 1)
+        if not 0 < rate < 1:
+            raise InputError(
+                f"{caller}: false_match_rate must be a number in (0, 1), got {rate:g}. 0.01 is one "
+                "false match in a hundred unrelated pairs."
+            )
+        matches = min(math.floor(rate * n * (1 + 1e-12)), n - 1)
+        if matches < FEWEST:
+            raise InputError(
+                f"{caller}: false_match_rate must be at least {FEWEST / n:.3g}, as {n:,} pairs "
+                f"cannot tell more, got {rate:g}. Fit with more pairs (n_pairs) or more rows."
+            )
+        score = self.scores_[n - matches]
+        if self.scores_[n - matches - 1] == score:  # too many pairs score just this
+            above = int(np.searchsorted(self.scores_, score, side="right"))
+            score = self.scores_[above] if above < n else np.nextafter(score, np.float32(np.inf))
+        return float(score)
+
+    def p_value(self, scores: Any) -> Any:
+        """Probability that unrelated rows score as high: (1 + pairs that do)/(1 + pairs).
+
+        Parameters
+        ----------
+        scores : float or array
+
+        Returns
+        -------
+        float or array of the shape of scores
+        """
+        below = np.searchsorted(self._sorted(), self._given(scores), side="left")
+        return _plain((1 + self.n_pairs_ - below) / (1 + self.n_pairs_))
+
+    def percentile(self, scores: Any) -> Any:
+        """Percentage of unrelated pairs that score lower, in [0, 100]; equal ones count half.
+
+        Parameters
+        ----------
+        scores : float or array
+
+        Returns
+        -------
+        float or array of the shape of scores
+        """
+        given = self._given(scores)
+        below, upto = (np.searchsorted(self._sorted(), given, side) for side in ("left", "right"))
+        return _plain(50 * (below + upto) / self.n_pairs_)
+
+    def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
+        """Write the fitted calibrator to one safetensors file, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+        note : str
+            Free text kept in the header, such as the model and the corpus.
+        overwrite : bool
+            Replace a file that is there.
+        """
+        self._expect_fitted()
+        try:
+            files.check_note(note)
+        except InputError as error:
+            raise InputError(f"save: {error}.") from None
+        header = {
+            "method": NAME,
+            "params": {"n_pairs": self.n_pairs, "random_state": self.random_state},
+            "n_features": self.n_features_in_,
+            "n_samples": self.n_samples_seen_,
+            "repair": self.repair_,
+            "note": note,
+        }
+        files.write(path, header, {"scores_": self.scores_}, kind=KIND, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: Any) -> Self:
+        """The calibrator that `save` wrote to path. Nothing in the file is executed.
+
+        Raises
+        ------
+        RepairFileError
+            Where the file is missing, damaged, of another kind, or of a newer format.
+        """
+        header, tensors = files.read(path, (NAME,), kind=KIND)
+        with files.validated(path, KIND):
+            files.check_header(header)
+            self = cls(**_params(header["params"]))
+            stored.check(tensors, LEARNED)
+            self._check_params()
+            scores = tensors["scores_"]
+            if not 1 <= len(scores) <= self.n_pairs:
+                raise InputError(
+                    f"scores_ must be of 1 to n_pairs={self.n_pairs} pairs, got {len(scores)}"
+                )
+            self._learn(scores)
+            self.n_samples_seen_, self.n_features_in_ = header["n_samples"], header["n_features"]
+            self.repair_, self.note_ = header.get("repair"), header["note"]
+            if self.repair_ is not None:
+                files.expect(self.repair_, str, "repair", "a name")
+        return self
+
+    def _check_params(self) -> None:
+        caller = type(self).__name__
+        checks.integer(self.n_pairs, "n_pairs", caller, 1)
+        checks.integer(self.random_state, "random_state", caller, 0)
+
+    def _learn(self, scores: NDArray[np.float32]) -> None:
+        self.scores_ = np.sort(scores)
+        self.mean_ = float(self.scores_.mean(dtype=np.float64))
+        self.std_ = float(self.scores_.std(dtype=np.float64))
+
+    def _expect_fitted(self) -> None:
+        if not hasattr(self, "scores_"):
+            raise InputError(f"{type(self).__name__}: it is not fitted yet. Call fit first.")
+
+    def _sorted(self) -> NDArray[np.float32]:
+        self._expect_fitted()
+        return self.scores_
+
+    def _given(self, scores: Any) -> NDArray[np.float32]:
+        """scores in the precision of those learned, so that equal ones stay equal."""
+        real = checks.real_numbers(scores, "scores", type(self).__name__)
+        with np.errstate(over="ignore"):
+            given = np.asarray(linalg.to_numpy(real), dtype=np.float32)
+        bad = given[~np.isfinite(given)]
+        if len(bad):
+            raise InputError(f"{type(self).__name__}: scores must be finite, got {bad[0]}.")
+        return given
+
+    def __str__(self) -> str:
+        if not hasattr(self, "scores_"):
+            return repr(self)
+        words = f"unrelated rows score {self.mean_:.2f} on average"
+        rate = max(0.01, FEWEST / self.n_pairs_)
+        if rate < 0.5:
+            words += f"; {100 * rate:.2g} % of them above {self.threshold(rate):.2f}"
+        return words + (f" (after {one_line(self.repair_, 60)})" if self.repair_ else "")
+
+    def __repr__(self) -> str:
+        made = f"{type(self).__name__}(n_pairs={self.n_pairs}, random_state={self.random_state})"
+        return f"<{made}: {self}>" if hasattr(self, "scores_") else made
+
+
+def _params(given: dict[str, Any]) -> dict[str, Any]:
+    unknown = given.keys() - {"n_pairs", "random_state"}
+    if unknown:
+        raise InputError(f"{NAME} has no parameter {one_line(repr(min(unknown)), 60)}")
+    return given
+
+
+def _labels(groups: Any, n_samples: int, caller: str) -> NDArray[np.int64] | None:
+    """Numbers of the groups of all rows."""
+    if groups is None:
+        return None
+    given = np.asarray(linalg.to_numpy(groups))
+    if given.shape != (n_samples,):
+        raise InputError(
+            f"{caller}: groups must have one entry for each of the {n_samples} rows, got the shape "
+            f"{given.shape}."
+        )
+    _, numbers = np.unique(given, return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _alike(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """A number for every row that equal rows share."""
+    rows = np.ascontiguousarray(rows + 0)  # -0 becomes 0
+    whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    _, numbers = np.unique(whole, return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _pairs(
+    kinds: NDArray[np.int64], n_pairs: int, random: np.random.Generator, caller: str
+) -> NDArray[np.int64]:
+    """Different pairs i < j of rows that differ in every kind, as i * n_rows + j, ascending."""
+    n = kinds.shape[1]
+    both = kinds[0] * (n + kinds[1].max(initial=0) + 1) + kinds[1]
+    related = [_same(kinds[0]), _same(kinds[1]), -_same(both)]
+    available = n * (n - 1) // 2 - sum(related)
+    if not available:
+        raise InputError(
+            f"{caller}: X must have unrelated rows, got none in {n} that are not zero. Give rows "
+            "that differ, and groups that do not cover them all."
+        )
+    if available <= 2 * n_pairs:
+        found = _every_pair(kinds)
+    else:
+        found = np.empty(0, dtype=np.int64)
+        while len(found) < n_pairs:
+            i, j = np.sort(random.integers(0, n, (2, n_pairs)), axis=0)
+            unrelated = (kinds[:, i] != kinds[:, j]).all(axis=0)
+            found = np.union1d(found, (i * n + j)[unrelated])
+    if len(found) > n_pairs:
+        found = np.sort(random.permutation(found)[:n_pairs])
+    return found
+
+
+def _same(kind: NDArray[np.int64]) -> int:
+    """Pairs of rows of the same kind."""
+    _, counts = np.unique(kind, return_counts=True)
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _every_pair(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
+    n = kinds.shape[1]
+    rows = max(1, BLOCK_ELEMENTS // n)
+    found = []
+    for start in range(0, n, rows):
+        own = np.arange(start, min(start + rows, n))
+        unrelated = (kinds[:, own, None] != kinds[:, None, :]).all(axis=0)
+        unrelated &= own[:, None] < np.arange(n)
+        found.append(np.flatnonzero(unrelated) + start * n)
+    return np.concatenate(found)
+
+
+def _cosines(units: NDArray[Any], pairs: NDArray[np.int64]) -> NDArray[np.float32]:
+    step = max(1, BLOCK_ELEMENTS // units.shape[1] // 4)
+
+    def scored(start: int) -> NDArray[np.float32]:
+        i, j = np.divmod(pairs[start : start + step], len(units))
+        scores = np.einsum("ij,ij->i", units[i], units[j])
+        narrow: NDArray[np.float32] = np.clip(scores, -1, 1).astype(np.float32)
+        return narrow
+
+    return np.concatenate(over_threads(scored, range(0, len(pairs), step)))
+
+
+def _plain(values: Any) -> Any:
+    """values as they are, a float where there is one number."""
+    return values if np.ndim(values) else float(values)

@@ -1,0 +1,1 @@
+"""Fine-tuning with and without calibration, over seeds [extra train]."""

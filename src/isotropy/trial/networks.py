@@ -1,0 +1,400 @@
+"""What a trial trains: a pretrained body, its calibration and head; and its batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from isotropy.errors import InputError
+from isotropy.losses.regularizers import Tensors
+from isotropy.models.loading import extra, first_line, loading, place
+from isotropy.trial.task_data import CALLER, GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
+
+Tensor = Any
+Rows = NDArray[np.int64]
+IGNORED = -100  # label of a position that is not predicted
+EVALUATED_TOGETHER = 4  # batches of evaluation are this many times as large
+
+
+def on_device(rows: Rows, device: Any) -> Tensor:
+    """The numbers as a tensor on the device, for which the host does not wait."""
+    numbers = torch.from_numpy(rows)
+    if device.type != "cuda":
+        return numbers.to(device)
+    return numbers.pin_memory().to(device, non_blocking=True)
+
+
+class Tokens:
+    """Token numbers of texts, padded to the longest, on a device; lengths on the host."""
+
+    def __init__(self, rows: dict[str, Sequence[list[int]]], padding: int, device: Any) -> None:
+        self.lengths = np.array([len(ids) for ids in rows["input_ids"]])
+        width = int(self.lengths.max())
+        self.columns = {}
+        for name, lists in rows.items():
+            fill = padding if name == "input_ids" else 0
+            filled = np.full((len(lists), width), fill, dtype=np.int32)
+            for row, values in zip(filled, lists, strict=True):
+                row[: len(values)] = values
+            self.columns[name] = torch.from_numpy(filled).to(device)
+        self.on_device = torch.from_numpy(self.lengths).to(device)
+
+    def batch(self, rows: Rows, index: Tensor, width: int) -> dict[str, Tensor]:
+        found = {name: values[index, :width].long() for name, values in self.columns.items()}
+        positions = torch.arange(width, device=index.device)
+        found["attention_mask"] = (positions < self.on_device[index, None]).long()
+        return found
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of a model, labels, and which items they are. Of pairs, the first texts come first."""
+
+    inputs: dict[str, Tensor]
+    labels: Tensor
+    rows: Rows
+
+
+class Items:
+    """The items of a part, ready for a model.
+
+    Parameters
+    ----------
+    part : Part
+    data : TaskData
+    tokenizer : transformers tokenizer
+    prefix : str
+        Put before every source.
+    max_length : int
+        Longer texts are cut.
+    max_target : int
+        Longer targets are cut.
+    typed : bool
+        Whether the model takes token types.
+    device : torch device
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        data: TaskData,
+        tokenizer: Any,
+        prefix: str,
+        max_length: int,
+        max_target: int,
+        typed: bool,
+        device: Any,
+    ) -> None:
+        self.part, self.device = part, device
+        padding = tokenizer.pad_token_id or 0
+
+        def tokens(texts: list[tuple[str, ...]], length: int) -> Tokens:
+            sides = [list(side) for side in zip(*texts, strict=True)]
+            found = tokenizer(
+                *sides, truncation=True, max_length=length, return_attention_mask=False
+            )
+            names = ("input_ids", "token_type_ids") if typed else ("input_ids",)
+            kept = {name: found[name] for name in names if name in found}
+            return Tokens(kept, padding, device)
+
+        if data.spec.kind == SIAMESE:
+            self.sides = [tokens([(pair[i],) for pair in part.texts], max_length) for i in (0, 1)]
+        else:
+            self.sides = [
+                tokens([(prefix + text, *more) for text, *more in part.texts], max_length)
+            ]
+        self.targets: Tokens | None = None
+        self.labels: Tensor = None
+        if data.spec.kind == GENERATION:
+            self.targets = tokens([(text,) for text in part.labels], max_target)
+        else:
+            scored = data.spec.kind in (REGRESSION, SIAMESE)
+            kind = torch.float32 if scored else torch.long
+            self.labels = torch.as_tensor(part.labels, dtype=kind, device=device)
+        self.lengths = np.max([side.lengths for side in self.sides], axis=0)
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def batch(self, rows: Rows) -> Batch:
+        index = on_device(rows, self.device)
+        width = int(self.lengths[rows].max())
+        sides = [side.batch(rows, index, width) for side in self.sides]
+        inputs = {name: torch.cat([side[name] for side in sides]) for name in sides[0]}
+        if self.targets is None:
+            return Batch(inputs, self.labels[index], rows)
+        width = int(self.targets.lengths[rows].max())
+        target = self.targets.batch(rows, index, width)
+        labels = target["input_ids"].masked_fill(target["attention_mask"] == 0, IGNORED)
+        return Batch(inputs, labels, rows)
+
+    def shuffled(self, size: int, random: np.random.Generator) -> list[Rows]:
+        """Rows of the batches of an epoch; a last batch of one row joins the one before."""
+        order = random.permutation(len(self))
+        starts = list(range(size, len(self), size))
+        if starts and len(self) - starts[-1] == 1 and size > 1:
+            starts.pop()
+        return list(np.split(order, starts))
+
+    def by_length(self, size: int) -> Iterator[Batch]:
+        """All items in large batches of about the same length."""
+        order = np.argsort(self.lengths, kind="stable")
+        step = EVALUATED_TOGETHER * size
+        for start in range(0, len(order), step):
+            yield self.batch(order[start : start + step])
+
+
+HEAD_DEVIATION = 0.02  # of a new head's weights, as transformers starts it
+DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "dropout")
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One forward pass.
+
+    Attributes
+    ----------
+    loss : tensor
+        Of the task.
+    scores : tensor
+        Of each class, one number an item, or None where text is generated.
+    features : tensor of shape (n, d)
+        What the head would get without calibration.
+    calibrated : tensor of shape (n, d)
+        What it gets.
+    tensors : Tensors
+    """
+
+    loss: Tensor
+    scores: Tensor
+    features: Tensor
+    calibrated: Tensor
+    tensors: Tensors
+
+
+class Network(nn.Module):
+    """A body with a head; between them stands `calibration`, the identity unless it is set."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+        self.calibration: Any = nn.Identity()
+        self.with_hidden = False
+
+    @property
+    def output(self) -> Tensor:
+        """Weights of the layer that predicts; None where there is none."""
+        return None
+
+    @property
+    def input(self) -> Tensor:
+        """The matrix that tokens are looked up in."""
+        return self.body.get_input_embeddings().weight
+
+    @property
+    def n_features(self) -> int:
+        """Width of what the head gets."""
+        return int(self.body.config.hidden_size)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the body takes token types."""
+        return "token_type_ids" in inspect.signature(self.body.forward).parameters
+
+    def states(self, batch: Batch) -> Any:
+        return self.body(**batch.inputs, output_hidden_states=self.with_hidden)
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """(loss of the task, scores) of what the head gets."""
+        raise NotImplementedError
+
+    def expect(self, items: Items, batch_size: int) -> None:
+        """Start the head as what gets rows without a mean: from what is known before training."""
+
+    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
+        """One row a text of the last hidden states."""
+        return last[:, 0]
+
+    def forward(self, batch: Batch) -> Passed:
+        found = self.states(batch)
+        features = self.pooled(found.last_hidden_state, batch)
+        calibrated = self.calibration(features)
+        loss, scores = self.judged(calibrated, batch.labels)
+        tensors = Tensors(
+            self.output,
+            self.input,
+            features,
+            found.hidden_states if self.with_hidden else (),
+            batch.inputs["attention_mask"],
+        )
+        return Passed(loss, scores, features, calibrated, tensors)
+
+
+class Classifier(Network):
+    """One linear layer on the last layer's [CLS]: classes, or a score where there is one output."""
+
+    def __init__(self, body: Any, n_outputs: int) -> None:
+        super().__init__(body)
+        found = (getattr(body.config, name, None) for name in DROPOUTS)
+        self.dropout = nn.Dropout(next((p for p in found if p is not None), 0.1))
+        self.head = nn.Linear(body.config.hidden_size, n_outputs)
+        nn.init.normal_(self.head.weight, std=HEAD_DEVIATION)
+        nn.init.zeros_(self.head.bias)
+
+    @property
+    def output(self) -> Tensor:
+        return self.head.weight
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def expect(self, items: Items, batch_size: int) -> None:
+        """The bias becomes the mean of the labels, or the logarithm of the share of each class."""
+        labels, n_outputs = items.labels, len(self.head.bias)
+        if n_outputs == 1:
+            self.head.bias.fill_(labels.mean())
+        else:
+            counts = torch.bincount(labels, minlength=n_outputs).clamp(min=1)
+            self.head.bias.copy_((counts / counts.sum()).log())
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.head(self.dropout(calibrated)).float()
+        if scores.shape[1] == 1:
+            scores = scores[:, 0]
+            return F.mse_loss(scores, labels), scores
+        return F.cross_entropy(scores, labels), scores
+
+
+class Siamese(Network):
+    """Cosine of the mean-pooled last layers of two texts, trained to be their score over 5."""
+
+    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
+        mask = batch.inputs["attention_mask"][..., None].to(last.dtype)
+        return (last * mask).sum(1) / mask.sum(1)
+
+    def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = calibrated.float().chunk(2)
+        scores = F.cosine_similarity(one, two)
+        return F.mse_loss(scores, labels / MOST), scores
+
+
+class Generator(Network):
+    """An encoder-decoder; the vectors are what its output layer gets, at every predicted token."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(body)
+        self._seen: tuple[Tensor, Tensor] = (None, None)
+        self._predicted: Tensor = None
+        body.get_output_embeddings().register_forward_pre_hook(self._calibrate)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def expect(self, items: Items, batch_size: int) -> None:
+        """The output layer becomes its own twin for calibrated states: at the start, all is as was.
+
+        The calibration starts from the states of the first batch. Input embeddings that were tied
+        to the output layer are then not.
+        """
+        with evaluating(self):
+            states = self(items.batch(np.arange(min(len(items), batch_size)))).features
+        centre, axes = (part.double() for part in self.calibration.start(states))
+        known = self.body.get_output_embeddings()
+        weight = known.weight.double()
+        twin = nn.Linear(*known.weight.shape[::-1]).to(known.weight)
+        twin.weight.copy_(weight @ axes.T)
+        twin.bias.copy_(weight @ centre)
+        if known.bias is not None:
+            twin.bias.add_(known.bias)
+        twin.register_forward_pre_hook(self._calibrate)
+        self.body.set_output_embeddings(twin)
+
+    def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
+        states = given[0]
+        predicted = self._predicted
+        if predicted is None:  # while text is generated, all of them
+            predicted = torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
+        rows = states[predicted]
+        calibrated = self.calibration(rows)
+        self._seen = rows, calibrated
+        found = states.clone()
+        found[predicted] = calibrated.to(states.dtype)
+        return found
+
+    @property
+    def output(self) -> Tensor:
+        return self.body.get_output_embeddings().weight
+
+    def forward(self, batch: Batch) -> Passed:
+        mask = batch.labels != IGNORED
+        self._predicted = mask
+        try:
+            found = self.body(
+                **batch.inputs, labels=batch.labels, output_hidden_states=self.with_hidden
+            )
+        finally:
+            self._predicted = None
+        rows, calibrated = self._seen
+        hidden = found.decoder_hidden_states if self.with_hidden else ()
+        tensors = Tensors(self.output, self.input, None, hidden, mask)
+        return Passed(found.loss, None, rows, calibrated, tensors)
+
+
+def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any, str]:
+    """(network for the task with the weights of a model, its tokenizer, prefix of sources)."""
+    _, transformers = extra(CALLER)
+    generates = data.spec.kind == GENERATION
+    kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
+    with loading(model, CALLER):
+        where, options = place(model, CALLER)
+        config = transformers.AutoConfig.from_pretrained(where, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+        expect_kind(model, config, tokenizer, data)
+        body = kind.from_pretrained(where, dtype=torch.float32, **options)
+    prefix = data.spec.prefix if config.model_type in ("t5", "mt5") else ""
+    network: Network
+    if generates:
+        network = Generator(body)
+    elif data.spec.kind == SIAMESE:
+        network = Siamese(body)
+    else:
+        network = Classifier(body, 1 if data.spec.kind == REGRESSION else len(data.classes))
+    try:
+        return network.to(device), tokenizer, prefix
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"{CALLER}: device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
+        ) from None
+
+
+def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None:
+    """Raise unless the model is of the kind that the task needs."""
+    name = Path(model).name
+    if data.spec.kind == GENERATION:
+        if not config.is_encoder_decoder:
+            raise InputError(
+                f"{CALLER}: {data.name!r} needs an encoder-decoder, such as google/flan-t5-small, "
+                f"got {name!r}, a model of kind {config.model_type!r}."
+            )
+    elif config.is_encoder_decoder or tokenizer.cls_token_id is None:
+        raise InputError(
+            f"{CALLER}: {data.name!r} needs an encoder with a [CLS] token, such as "
+            f"distilbert-base-cased, got {name!r}, a model of kind {config.model_type!r}."
+        )
+
+
+@contextmanager
+def evaluating(network: Network) -> Any:
+    """Without dropout and gradients."""
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train()

@@ -1,0 +1,378 @@
+"""One run of the trial: a model, a task, a method and a seed, from data to a record."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isotropy._version import __version__
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.losses.functional import isoscore, log_inverse
+from isotropy.losses.layers import JointLoss, freeze
+from isotropy.measure import measure
+from isotropy.models.loading import extra
+from isotropy.trial import task_data
+from isotropy.trial.methods import IsotropyLayerMethod, method_of
+from isotropy.trial.networks import Batch, Items, evaluating, load_network, on_device
+from isotropy.trial.settings import Job, read_once
+from isotropy.trial.task_data import GENERATION, SIAMESE
+
+_, transformers = extra("train")
+
+Tensor = Any
+GEOMETRY = {  # as records call them: as metrics do
+    "i1": "partition_isotropy",
+    "log_i1": "log_partition_isotropy",
+    "i2": "partition_dispersion",
+    "isoscore": "isoscore",
+    "isoscore_unbiased": "isoscore_unbiased",
+    "explained_variance": "explained_variance",
+}
+MOST_ROWS = 1 << 14  # rows that geometry is measured on
+
+
+class Diverged(Exception):
+    """A loss that is not finite."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"loss not finite in epoch {epoch + 1}")
+
+
+@dataclass
+class History:
+    """What happened in training."""
+
+    losses: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    best_epoch: int | None = None
+
+
+def run(job: Job) -> dict[str, Any]:
+    """The record of a run: scores, geometry before and after, times and memory.
+
+    A loss that is not finite ends it, with status "diverged" and no score; whatever else comes
+    out, such as a model that calls everything the same, is recorded as it is.
+    """
+    return _Run(job).record()
+
+
+class _Run:
+    def __init__(self, job: Job) -> None:
+        self.job, self.settings = job, job.settings
+        self.device = torch.device(job.device)
+        self.data = read_once(job.task, job.data, job.settings.part)
+        high = "high" if self.settings.precision == "tf32" else "highest"
+        torch.set_float32_matmul_precision(high)
+        self.method = method_of(job.spec)
+        torch.manual_seed(job.seed)
+        self.network, self.tokenizer, self.prefix = load_network(job.model, self.data, self.device)
+        self.kind = self.data.spec.kind
+        self.method.begin(self.network, self.kind)
+        train = task_data.first(self.data.train, self.settings.max_train, 0)
+        evaluated = task_data.first(self.data.evaluated, self.settings.max_eval, 0)
+        kept = None
+        if job.search:
+            train, evaluated = task_data.split(train, job.search, 0)
+        elif self.settings.validation:
+            train, kept = task_data.split(train, self.settings.validation, job.seed)
+        self.train, self.evaluated = self._items(train), self._items(evaluated)
+        self.kept = None if kept is None else self._items(kept)
+
+    def _items(self, part: task_data.Part) -> Items:
+        longest = self.tokenizer.model_max_length
+        return Items(
+            part,
+            self.data,
+            self.tokenizer,
+            self.prefix,
+            min(self.settings.max_length, longest),
+            min(self.settings.max_target, longest),
+            self.network.typed,
+            self.device,
+        )
+
+    def record(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = (
+            self.job.identity()
+            | self.job.inputs()
+            | {
+                "status": "finished",
+                "metric": self.data.spec.metrics[0],
+                "score": math.nan,
+                "n_train": len(self.train),
+                "n_evaluated": len(self.evaluated),
+                "divided": self.data.divided,
+            }
+        )
+        if not self.job.search:
+            found["geometry"] = {"before": self._geometry(self._features())}
+        self.start()
+        history = History()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            self._fine_tune(history)
+            found |= self._outcome(found)
+        except Diverged as error:
+            found |= {"status": "diverged", "why": str(error)}
+        return found | {
+            "options": self.method.used(),
+            "losses": history.losses,
+            "validation": history.validation,
+            "best_epoch": history.best_epoch,
+            "seconds_per_epoch": float(np.mean(history.seconds)) if history.seconds else math.nan,
+            "seconds": time.perf_counter() - start,
+            "peak_memory_mb": self._peak(),
+            "device": self._device_name(),
+            "versions": {
+                "isotropy": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        }
+
+    def start(self) -> None:
+        """Make the head ready for what the method gives it."""
+        if self.method.centres:
+            with self._precision():
+                self.network.expect(self.train, self.settings.batch_size)
+
+    def _outcome(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Scores and geometry of the trained network; before them the isotropy layer's training."""
+        if self.job.search:
+            return self._scores(self.evaluated)
+        if isinstance(self.method, IsotropyLayerMethod):
+            plain = self._scores(self.evaluated) | {"geometry": self._geometry(self._features())}
+            layer_history = self._train_layer(self.method)
+            found = found | {"finetuned": plain, "layer_losses": layer_history.losses}
+            found["layer_seconds_per_epoch"] = float(np.mean(layer_history.seconds))
+        after = self._geometry(self._features())
+        geometry = found["geometry"] | {"after": after}
+        return found | self._scores(self.evaluated) | {"geometry": geometry}
+
+    # training
+
+    def _fine_tune(self, history: History) -> None:
+        network, settings, method = self.network, self.settings, self.method
+        own = list(network.calibration.parameters())
+        mine = {id(p) for p in own}
+        body = [p for p in network.parameters() if id(p) not in mine]
+        groups = [{"params": body, "lr": settings.lr}]
+        if own:
+            lr = settings.lr if method.lr is None else method.lr
+            groups.append({"params": own, "lr": lr, "weight_decay": 0.0})
+        optimizer = torch.optim.AdamW(
+            groups,
+            lr=settings.lr,  # what the polynomial schedule reckons its end by
+            weight_decay=settings.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        n_batches = len(self.train.shuffled(settings.batch_size, np.random.default_rng(0)))
+        schedule = transformers.get_scheduler(
+            settings.schedule, optimizer, 0, n_batches * settings.epochs
+        )
+
+        def step(rows: NDArray[np.int64]) -> Tensor:
+            batch = self.train.batch(rows)
+            with self._precision():
+                passed = network(batch)
+                loss = passed.loss + self._penalty(passed)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            for group in groups:
+                torch.nn.utils.clip_grad_norm_(group["params"], settings.clip)
+            optimizer.step()
+            schedule.step()
+            return loss.detach()
+
+        torch.manual_seed(self.job.seed)  # dropout alike for every method
+        network.train()
+        self._epochs(step, history, settings.epochs, settings.batch_size, network)
+
+    def _penalty(self, passed: Any) -> Tensor:
+        """What the method adds; NaN where it cannot be computed of what is not finite."""
+        try:
+            return self.method.penalty(self.network, passed)
+        except (InputError, torch.linalg.LinAlgError):
+            if torch.isfinite(passed.features).all():
+                raise
+            return math.nan
+
+    def _epochs(
+        self,
+        step: Callable[[NDArray[np.int64]], Tensor],
+        history: History,
+        n_epochs: int,
+        batch_size: int,
+        trained: Any,
+        before: Callable[[int], None] = lambda epoch: None,
+        later: bool = False,
+    ) -> None:
+        """Train for the epochs, or until the validation items gain no more; the best is kept.
+
+        Of equally good ones the first, or the last where `later` is true.
+        """
+        random = np.random.default_rng([self.job.seed, 0])
+        best, state = -math.inf, None
+        for epoch in range(n_epochs):
+            before(epoch)
+            start = self._now()
+            losses = torch.stack([step(rows) for rows in self.train.shuffled(batch_size, random)])
+            history.seconds.append(self._now() - start)
+            history.losses.append(float(losses.double().mean()))
+            if not math.isfinite(history.losses[-1]):
+                raise Diverged(epoch)
+            if self.kept is None:
+                continue
+            score = self._scores(self.kept)["score"]
+            history.validation.append(score)
+            rank = -math.inf if math.isnan(score) else score
+            if rank > best or state is None or (later and rank == best):
+                best, history.best_epoch = rank, epoch + 1
+                state = {k: v.detach().clone() for k, v in trained.state_dict().items()}
+            elif epoch + 1 - (history.best_epoch or 0) >= self.settings.patience:
+                break
+        if state is not None:
+            trained.load_state_dict(state)
+
+    def _train_layer(self, method: IsotropyLayerMethod) -> History:
+        """The second training of the isotropy layer, on vectors that are computed once."""
+        network = self.network
+        rows = [(passed.features, batch) for passed, batch in self._passed(self.train)]
+        n_sides = 2 if self.kind == SIAMESE else 1
+        features = torch.empty(len(self.train), n_sides, network.n_features, device=self.device)
+        for found, batch in rows:
+            index = torch.from_numpy(batch.rows).to(self.device)
+            features[index] = found.float().unflatten(0, (n_sides, -1)).transpose(0, 1)
+        layer, joint = method.layer(network), JointLoss(method.alpha).to(self.device)
+        network.requires_grad_(False)
+        network.calibration = layer
+        head = getattr(network, "head", torch.nn.Identity())
+        parameters = [*layer.parameters(), *head.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=method.layer_lr, weight_decay=0.0)
+
+        def step(rows: NDArray[np.int64]) -> Tensor:
+            index = on_device(rows, self.device)
+            calibrated = layer(features[index].transpose(0, 1).flatten(0, 1))
+            task_loss, _ = network.judged(calibrated, self.train.labels[index])
+            loss = joint(task_loss, log_inverse(isoscore(calibrated)))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        history = History()
+        torch.manual_seed(self.job.seed)
+        network.train()
+
+        def turn(epoch: int) -> None:
+            freeze(layer, head, method.variant, epoch)  # type: ignore[arg-type]
+
+        n_epochs, size = method.layer_epochs, method.layer_batch
+        self._epochs(step, history, n_epochs, size, network, turn, later=True)
+        return history
+
+    # evaluation
+
+    def _passed(self, items: Items) -> Iterator[tuple[Any, Batch]]:
+        """Forward passes over all items, without dropout and gradients."""
+        with evaluating(self.network):
+            for batch in items.by_length(self.settings.batch_size):
+                with self._precision():
+                    yield self.network(batch), batch
+
+    def _scores(self, items: Items) -> dict[str, Any]:
+        """The task's metrics of the network as it is."""
+        if self.kind == GENERATION:
+            predicted: Any = self._generated(items)
+        else:
+            predicted = None
+            for passed, batch in self._passed(items):
+                scores = passed.scores.float().cpu().numpy()
+                if predicted is None:
+                    predicted = np.empty((len(items), *scores.shape[1:]), dtype=np.float64)
+                predicted[batch.rows] = scores
+        metrics = task_data.scores(self.data, items.part, predicted)
+        name, score = next(iter(metrics.items()))
+        return {"metric": name, "score": score, "metrics": metrics}
+
+    def _generated(self, items: Items) -> list[str]:
+        texts = [""] * len(items)
+        with evaluating(self.network):
+            for batch in items.by_length(self.settings.batch_size):
+                with self._precision():
+                    ids = self.network.body.generate(
+                        **batch.inputs,
+                        max_new_tokens=self.settings.max_target,
+                        num_beams=self.settings.beams,
+                        do_sample=False,
+                    )
+                written = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+                for row, text in zip(batch.rows, written, strict=True):
+                    texts[row] = text
+        return texts
+
+    def _features(self) -> dict[str, Tensor]:
+        """Rows of the evaluated items that geometry is measured on, and the output embeddings."""
+        features, calibrated, n = [], [], 0
+        for passed, _ in self._passed(self.evaluated):
+            features.append(passed.features.float())
+            calibrated.append(passed.calibrated.float())
+            n += len(passed.features)
+            if n >= MOST_ROWS:
+                break
+        found = {"features": torch.cat(features)}
+        if not isinstance(self.network.calibration, torch.nn.Identity):
+            found["calibrated"] = torch.cat(calibrated)
+        if self.network.output is not None:
+            found["output"] = self.network.output.detach()
+        return found
+
+    def _geometry(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """The geometry of each tensor; where rows are not finite, None."""
+        return {name: geometry(rows.float().cpu().numpy()) for name, rows in tensors.items()}
+
+    # the machine
+
+    def _precision(self) -> Any:
+        half = self.settings.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def _peak(self) -> float:
+        """MB: on a GPU what torch allocated in this run, else the most the process ever had."""
+        if self.device.type == "cuda":
+            return float(torch.cuda.max_memory_allocated(self.device)) / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+    def _device_name(self) -> str:
+        if self.device.type == "cuda":
+            return str(torch.cuda.get_device_name(self.device))
+        return str(self.device)
+
+
+def geometry(rows: NDArray[np.float32]) -> dict[str, Any] | None:
+    """I1, I2, IsoScore and explained variance of rows; None where these are not finite."""
+    if not np.isfinite(rows).all():
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IsotropyWarning)  # of repeated eigenvalues, kept below
+        found = measure(rows, list(GEOMETRY.values()))
+    values = {name: found.values[metric] for name, metric in GEOMETRY.items()}
+    values = {n: v.tolist() if isinstance(v, np.ndarray) else float(v) for n, v in values.items()}
+    return values | {"n_rows": found.n_samples, "i1_range": found.partition_isotropy_range}

@@ -1,0 +1,194 @@
+"""What one run of a trial is: its task, model, method, seed and training settings."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.trial.task_data import CALLER, GENERATION, SIAMESE, TaskData, read_task, task_spec
+
+SCHEDULES = ("constant", "linear", "polynomial")
+PRECISIONS = ("float32", "tf32", "bf16")
+LAST_LR = 1e-7  # of the polynomial schedule of transformers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run.
+
+    Attributes
+    ----------
+    epochs, batch_size : int
+    lr : float
+        Of AdamW.
+    schedule : {"constant", "linear", "polynomial"}
+        Of the learning rate; polynomial is that of transformers, to 1e-7 with power 1.
+    weight_decay : float
+    clip : float
+        Largest norm of a step's gradient.
+    max_length, max_target : int
+        Tokens at which texts and targets are cut.
+    max_train, max_eval : int, optional
+        Items to train on and to evaluate, drawn with seed 0; all where it is None.
+    validation : float
+        Share of the items to train on that is kept to stop early by; 0 trains all epochs.
+    patience : int
+        Epochs without gain on the validation items after which training stops.
+    part : {"dev", "test"}
+        What is evaluated.
+    beams : int
+        Of generation.
+    precision : {"float32", "tf32", "bf16"}
+        bf16 is autocast.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    lr: float = 2e-5
+    schedule: str = "constant"
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    max_length: int = 128
+    max_target: int = 128
+    max_train: int | None = None
+    max_eval: int | None = None
+    validation: float = 0.0
+    patience: int = 3
+    part: str = "dev"
+    beams: int = 1
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("batch_size", 2), ("max_length", 8), ("max_target", 2)):
+            checks.integer(getattr(self, name), name, CALLER, low)
+        for name in ("max_train", "max_eval"):
+            if getattr(self, name) is not None:
+                checks.integer(getattr(self, name), name, CALLER, 2)
+        for name, high in (("lr", 1.0), ("weight_decay", 1.0), ("validation", 0.9)):
+            checks.real(getattr(self, name), name, CALLER, 0.0, high)
+        if not checks.real(self.clip, "clip", CALLER, 0.0) > 0:
+            raise InputError(f"{CALLER}: clip must be above 0, got {self.clip}.")
+        checks.integer(self.patience, "patience", CALLER, 1)
+        checks.integer(self.beams, "beams", CALLER, 1)
+        checks.choice(self.schedule, "schedule", CALLER, SCHEDULES)
+        if self.schedule == "polynomial" and self.lr <= LAST_LR:
+            raise InputError(
+                f"{CALLER}: lr must be above {LAST_LR:g}, where a polynomial schedule ends, got "
+                f"{self.lr:g}."
+            )
+        checks.choice(self.precision, "precision", CALLER, PRECISIONS)
+        checks.choice(self.part, "part", CALLER, ("dev", "test"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+GENERATED = {"lr": 3e-5, "schedule": "polynomial", "batch_size": 48, "epochs": 5}
+GENERATED |= {"max_length": 512}
+
+
+def settings_for(task: str, model: str, **given: Any) -> Settings:
+    """The settings of a task with a model; those given that are not None come first.
+
+    GLUE and its like as Ding et al. 2022, appendix B: batch 32, 2e-5 (1e-5 for RoBERTa) without a
+    schedule, 3 epochs (5 for MRPC and WNLI). Encoder-decoders as there: 3e-5 with polynomial
+    decay, batch 48, 5 epochs. Siamese as Rajaee and Pilehvar 2021: 7e-5, batch 32, 3 epochs. The
+    papers do not say where texts are cut: 128 tokens, sources of encoder-decoders 512.
+    """
+    spec = task_spec(task)
+    checks.known(given, [field.name for field in fields(Settings)], "settings", CALLER)
+    found: dict[str, Any] = {}
+    if spec.kind == GENERATION:
+        found |= GENERATED
+    elif spec.kind == SIAMESE:
+        found["lr"] = 7e-5
+    elif "roberta" in Path(model).name.lower():
+        found["lr"] = 1e-5
+    found |= spec.settings
+    found |= {name: value for name, value in given.items() if value is not None}
+    return Settings(**found)
+
+
+SAMPLED, N_SAMPLES = 1 << 12, 256  # bytes, and how often, of a file that a checksum is of
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes
+    ----------
+    task, model : str
+        The model's name or folder.
+    method : str
+        As it was asked for, which is what tables call it.
+    spec : str
+        The same with its options, such as those that a search chose.
+    seed : int
+    settings : Settings
+    data : str, optional
+        Folder with a folder for each task.
+    device : str
+    search : float
+        Share of the training items to be scored on instead of the evaluated ones, which is then
+        all that is wanted; 0 is a run of the trial.
+    """
+
+    task: str
+    model: str
+    method: str
+    spec: str
+    seed: int
+    settings: Settings
+    data: str | None = None
+    device: str = "cpu"
+    search: float = 0.0
+
+    def identity(self) -> dict[str, Any]:
+        """What a record must agree with to be that of this job."""
+        return {
+            "task": self.task,
+            "model": Path(self.model).name,
+            "method": self.method,
+            "spec": self.spec,
+            "seed": self.seed,
+            "search": self.search,
+            "settings": self.settings.to_dict(),
+        }
+
+    def inputs(self) -> dict[str, Any]:
+        """Checksums of what was read, which a record must agree with where it has them."""
+        return {
+            "data": data_checksum(self.task, self.data, self.settings.part),
+            "weights": weights_checksum(self.model),
+        }
+
+
+@lru_cache(maxsize=4)
+def read_once(task: str, folder: str | None, part: str) -> TaskData:
+    return read_task(task, folder, part)
+
+
+@lru_cache(maxsize=64)
+def data_checksum(task: str, folder: str | None, part: str) -> str:
+    return read_once(task, folder, part).checksum()
+
+
+@lru_cache(maxsize=64)
+def weights_checksum(model: str) -> str | None:
+    """Of sizes and samples of the files of weights in a model's folder; None for one of the hub."""
+    found = hashlib.sha256()
+    paths = [p for kind in ("safetensors", "bin", "gguf") for p in Path(model).glob(f"*.{kind}")]
+    for path in sorted(paths):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            for start in range(0, size, max(SAMPLED, size // N_SAMPLES)):
+                file.seek(start)
+                found.update(file.read(SAMPLED))
+    return found.hexdigest()[:16] if paths else None

@@ -1,0 +1,370 @@
+"""The tasks of the trial: where their data is, how they are trained, and how they are scored."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks
+from isotropy.errors import InputError, MissingExtraError
+from isotropy.tasks import reading
+from isotropy.tasks.base import YES
+from isotropy.tasks.collections import stem
+
+CALLER = "train"
+CLASSIFICATION, REGRESSION, SIAMESE, GENERATION = (
+    "classification",
+    "regression",
+    "siamese",
+    "generation",
+)
+MOST = 5.0  # the highest score of STS-B
+UNDIVIDED_SHARE = 0.2  # of rows without a part for training that are kept for evaluation
+Labels = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task of the trial.
+
+    Parameters
+    ----------
+    kind : {"classification", "regression", "siamese", "generation"}
+    metrics : tuple of str
+        The first is what methods are compared by.
+    hub : str
+        Its name on the hub, with the configuration after a colon.
+    folder : str
+        Its folder, where it is not called as the task.
+    columns : tuple of str
+        Of the text or of two texts; of source and target where text is generated.
+    label : str
+        Column of the label or the score.
+    prefix : str
+        What T5 reads before the source.
+    settings : mapping
+        What its paper sets otherwise than for the other tasks of its kind.
+    """
+
+    kind: str
+    metrics: tuple[str, ...]
+    hub: str
+    columns: tuple[str, ...] = ("sentence1", "sentence2")
+    folder: str = ""
+    label: str = "label"
+    prefix: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+FIVE_EPOCHS = {"epochs": 5}
+TASKS = {
+    "rte": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:rte"),
+    "mrpc": TaskSpec(
+        CLASSIFICATION, ("f1", "accuracy"), "nyu-mll/glue:mrpc", settings=FIVE_EPOCHS
+    ),
+    "cola": TaskSpec(
+        CLASSIFICATION, ("matthews", "accuracy"), "nyu-mll/glue:cola", ("sentence",)
+    ),
+    "sst2": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:sst2", ("sentence",)),
+    "wnli": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:wnli", settings=FIVE_EPOCHS),
+    "qnli": TaskSpec(
+        CLASSIFICATION, ("accuracy",), "nyu-mll/glue:qnli", ("question", "sentence")
+    ),
+    "mnli": TaskSpec(
+        CLASSIFICATION, ("accuracy",), "nyu-mll/glue:mnli", ("premise", "hypothesis")
+    ),
+    "qqp": TaskSpec(
+        CLASSIFICATION, ("accuracy", "f1"), "nyu-mll/glue:qqp", ("question1", "question2")
+    ),
+    "stsb": TaskSpec(
+        REGRESSION, ("pearson", "spearman"), "nyu-mll/glue:stsb", label="score"
+    ),
+    "stsb-siamese": TaskSpec(
+        SIAMESE, ("spearman", "pearson"), "nyu-mll/glue:stsb", folder="stsb", label="score"
+    ),
+    "wic": TaskSpec(CLASSIFICATION, ("accuracy",), "aps/super_glue:wic"),
+    "boolq": TaskSpec(
+        CLASSIFICATION, ("accuracy",), "aps/super_glue:boolq", ("question", "passage")
+    ),
+    "multi30k": TaskSpec(
+        GENERATION,
+        ("bleu",),
+        "bentrevett/multi30k",
+        ("en", "de"),
+        prefix="translate English to German: ",
+    ),
+    "wmt16-enro": TaskSpec(
+        GENERATION,
+        ("bleu",),
+        "wmt/wmt16:ro-en",
+        ("en", "ro"),
+        prefix="translate English to Romanian: ",
+    ),
+    "cnndm": TaskSpec(
+        GENERATION,
+        ("rouge1", "rouge2", "rougeL"),
+        "abisee/cnn_dailymail:3.0.0",
+        ("article", "highlights"),
+        prefix="summarize: ",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """Items of a task: their texts, and labels as numbers of classes, scores, or texts."""
+
+    texts: list[tuple[str, ...]]
+    labels: Labels
+    files: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: NDArray[np.int64]) -> Part:
+        return Part([self.texts[i] for i in rows], self.labels[rows], self.files[rows])
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task that was read: what to learn from and what to be scored on.
+
+    Attributes
+    ----------
+    classes : list of str
+        Names of the classes; empty where labels are scores or texts.
+    positive : int
+        The class that F1 is of.
+    divided : bool
+        Whether the data has a part for training of its own; where it has none, a fifth of the
+        rows, drawn with seed 0, is kept for evaluation.
+    """
+
+    name: str
+    spec: TaskSpec
+    train: Part
+    evaluated: Part
+    classes: list[str]
+    divided: bool
+
+    def checksum(self) -> str:
+        """Of all texts and labels."""
+        found = hashlib.sha256()
+        for part in (self.train, self.evaluated):
+            for texts, label in zip(part.texts, part.labels.tolist(), strict=True):
+                found.update(repr((texts, label)).encode(errors="surrogatepass"))
+        return found.hexdigest()[:16]
+
+    @property
+    def positive(self) -> int:
+        yes = [i for i, name in enumerate(self.classes) if name.lower() in YES]
+        return yes[0] if yes else len(self.classes) - 1
+
+
+def task_spec(name: str) -> TaskSpec:
+    """The task of this name."""
+    return TASKS[checks.choice(name, "TASK", CALLER, list(TASKS))]
+
+
+def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev") -> TaskData:
+    """The task from the folder of that name in `folder`, else from the hub.
+
+    Parameters
+    ----------
+    name : str
+        One of TASKS.
+    folder : path, optional
+        Holds a folder for each task.
+    part : {"dev", "test"}
+        What is evaluated on.
+    """
+    spec = task_spec(name)
+    checks.choice(part, "part", CALLER, ("dev", "test"))
+    table = _flat(_table(spec, name, folder))
+    to_train_on = "train" in table.parts
+    items, classes = _items(table, spec, name)
+    parts = np.asarray(items[1])
+    if to_train_on and "train" not in parts:
+        raise InputError(
+            f"{CALLER}: {name!r} must have labelled rows in its part 'train', and there are none."
+        )
+    if "train" in parts:
+        if part not in parts:
+            found = ", ".join(sorted(set(parts.tolist())))
+            raise InputError(
+                f"{CALLER}: {name!r} must have labelled rows in its part {part!r}, got {found}."
+            )
+        train, evaluated = np.flatnonzero(parts == "train"), np.flatnonzero(parts == part)
+    else:
+        order = np.random.default_rng(0).permutation(len(parts))
+        cut = max(1, round(UNDIVIDED_SHARE * len(parts)))
+        evaluated, train = np.sort(order[:cut]), np.sort(order[cut:])
+    whole = items[0]
+    if len(train) < 2:
+        raise InputError(f"{CALLER}: {name!r} must have 2 rows to train on, got {len(train)}.")
+    return TaskData(name, spec, whole.take(train), whole.take(evaluated), classes, "train" in parts)
+
+
+def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
+    """What is in the task's folder, else on the hub."""
+    if folder is None:
+        return reading.read(spec.hub, CALLER)
+    if not os.path.isdir(folder):
+        raise InputError(f"{CALLER}: data must be a folder, got {str(folder)!r}.")
+    local = Path(folder) / (spec.folder or name)
+    if local.is_dir():
+        return reading.read(local, CALLER)
+    try:
+        return reading.read(spec.hub, CALLER)
+    except InputError as error:
+        why = str(error).removeprefix(f"{CALLER}: ")
+        raise InputError(f"{CALLER}: there is no folder {str(local)!r}, and {why}") from None
+
+
+def _flat(table: reading.Table) -> reading.Table:
+    """The table with a column a language, where pairs are in a column of their own."""
+    pairs = table.columns.get("translation")
+    if pairs and isinstance(pairs[0], dict):
+        table.columns.update({name: [pair[name] for pair in pairs] for name in pairs[0]})
+    return table
+
+
+def _items(
+    table: reading.Table, spec: TaskSpec, name: str
+) -> tuple[tuple[Part, list[str]], list[str]]:
+    """((the items, the part of each), names of the classes)."""
+    if spec.kind == GENERATION:
+        table.choose(spec.columns)
+        pairs = table.texts(*spec.columns)
+        targets = np.array([target for _, target in pairs], dtype=object)
+        sources: list[tuple[str, ...]] = [(source,) for source, _ in pairs]
+        return (Part(sources, targets, np.asarray(table.files)), table.parts), []
+    columns = table.choose(spec.columns)
+    label = table.choose((spec.label,), ("label",))[0]
+    table, names, _ = table.labels(label)
+    texts = table.texts(*columns)
+    if name == "wic":
+        words = table.texts(*table.choose(("lemma",), ("word",)))
+        texts = [(f"{word}: {one}", two) for (word,), (one, two) in zip(words, texts, strict=True)]
+    files = np.asarray(table.files)
+    if spec.kind == CLASSIFICATION:
+        classes = _classes(table, names, name)
+        labels: Labels = np.array([classes.index(value) for value in names])
+        return (Part(texts, labels, files), table.parts), classes
+    scores = np.array(table.numbers(label))
+    outside = np.flatnonzero(~((scores >= 0) & (scores <= MOST)))
+    if len(outside):
+        raise InputError(
+            f"{CALLER}: {table.place(int(outside[0]))} must have a score in [0, {MOST:g}], got "
+            f"{scores[outside[0]]:g}. Correct that line."
+        )
+    return (Part(texts, scores, files), table.parts), []
+
+
+def _classes(table: reading.Table, names: Sequence[str], task: str) -> list[str]:
+    """The classes of the rows to train on, which are all that there may be."""
+    learned = {n for n, part in zip(names, table.parts, strict=True) if part == "train"}
+    classes = sorted(learned or set(names))
+    for row, name in enumerate(names):
+        if name not in classes:
+            raise InputError(
+                f"{CALLER}: {table.place(row)} must have one of the labels {', '.join(classes)} "
+                f"that {task!r} is trained on, got {name!r}. Correct that line."
+            )
+    if len(classes) < 2:
+        raise InputError(f"{CALLER}: {task!r} must have two classes, got {', '.join(classes)}.")
+    return classes
+
+
+def split(part: Part, share: float, seed: int) -> tuple[Part, Part]:
+    """(the rest, a share drawn with the seed) of the items, both of them in their order."""
+    order = np.random.default_rng([seed, 1]).permutation(len(part))
+    cut = round(share * len(part))
+    if not 0 < cut < len(part) - 1:
+        raise InputError(
+            f"{CALLER}: a validation share of {share:g} of {len(part)} items leaves {cut} and "
+            f"{len(part) - cut}. Take another share, or more items."
+        )
+    return part.take(np.sort(order[cut:])), part.take(np.sort(order[:cut]))
+
+
+def first(part: Part, n_items: int | None, seed: int) -> Part:
+    """At most n_items of the items, drawn with the seed."""
+    if n_items is None or n_items >= len(part):
+        return part
+    order = np.random.default_rng([seed, 2]).permutation(len(part))
+    return part.take(np.sort(order[:n_items]))
+
+
+def scores(data: TaskData, part: Part, predicted: Any) -> dict[str, float]:
+    """The metrics of predictions for a part; by file too, where it is of several.
+
+    Predictions are of shape (n_items, n_classes) or (n_items,), or texts. A metric that is not
+    defined, such as the correlation of a constant, is NaN. The first name is the one to compare by.
+    """
+    files = list(dict.fromkeys(part.files.tolist()))
+    if len(files) == 1:
+        return _scored(data, part.labels, predicted)
+    found = {}
+    for file in files:  # the matched and the mismatched part of MNLI
+        rows = np.flatnonzero(part.files == file)
+        chosen = [predicted[i] for i in rows]
+        own = _scored(data, part.labels[rows], np.asarray(chosen))
+        found.update({f"{name}_{stem(file)}": value for name, value in own.items()})
+    return found
+
+
+def _scored(data: TaskData, gold: Labels, predicted: Any) -> dict[str, float]:
+    if data.spec.kind == GENERATION:
+        return _generated(data.spec.metrics, list(predicted), gold.tolist())
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore")  # of constant input: what comes out is NaN, and kept
+        if data.spec.kind == CLASSIFICATION:
+            return _classified(data, gold, np.argmax(predicted, axis=1))
+        return {name: _correlation(name, gold, predicted) for name in data.spec.metrics}
+
+
+def _classified(data: TaskData, gold: Labels, called: Labels) -> dict[str, float]:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    of = {
+        "accuracy": (gold == called).mean(),
+        "matthews": matthews_corrcoef(gold, called),
+        "f1": f1_score(gold, called, labels=[data.positive], average="micro", zero_division=0.0),
+    }
+    found = {name: float(of[name]) for name in data.spec.metrics}
+    return found | {"n_called": float(len(np.unique(called)))}
+
+
+def _correlation(name: str, gold: Labels, predicted: Labels) -> float:
+    import scipy.stats
+
+    if not np.isfinite(predicted).all():
+        return math.nan
+    of: Any = scipy.stats.pearsonr if name == "pearson" else scipy.stats.spearmanr
+    return float(of(gold, predicted).statistic)
+
+
+def _generated(metrics: Sequence[str], texts: list[str], gold: list[str]) -> dict[str, float]:
+    try:
+        import sacrebleu
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{CALLER}: {', '.join(metrics)} needs {error.name}, which is not installed. "
+            'Run: pip install "isotropy[train]".'
+        ) from None
+    if metrics == ("bleu",):
+        return {"bleu": sacrebleu.corpus_bleu(texts, [gold]).score / 100}
+    scorer = rouge_scorer.RougeScorer(list(metrics), use_stemmer=True)
+    each = [scorer.score(target, text) for target, text in zip(gold, texts, strict=True)]
+    return {name: float(np.mean([found[name].fmeasure for found in each])) for name in metrics}
