@@ -1,6 +1,6 @@
 """Every input check of the package and its wording.
 
-Messages read ``{caller}: {argument} must {rule}, got {value}. {What to do}.``; where
+Messages read ``{argument} must {rule}, got {value}. {What to do}.``; where
 scikit-learn's estimator checks look for a phrase, the phrase is kept and the fix added.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isotropy.errors import InputError, InputTypeError, brief, one_line
+from isotropy.errors import InputError, InputTypeError, WidthError, brief, one_line
 
 Array = Any  # a numpy array or a torch tensor
 MOST_FEATURES = 1 << 20  # one product of two features each is then 8 TB
@@ -30,50 +30,49 @@ def is_tensor(X: object) -> bool:
     return torch is not None and isinstance(X, torch.Tensor)
 
 
-def matrix(X: object, caller: str) -> Array:
+def matrix(X: object) -> Array:
     """X as a real two-dimensional numpy array or torch tensor with at least one row and column."""
-    found = real_numbers(X, "X", caller)
+    found = real_numbers(X, "X")
     shape = found.shape
     if len(shape) != 2:
         raise InputError(
-            f"{caller}: X must be two-dimensional. Expected 2D array, got {len(shape)}D array "
+            f"X must be two-dimensional. Expected 2D array, got {len(shape)}D array "
             f"instead. Reshape your data: X.reshape(1, -1) for one row, X.reshape(-1, 1) for one "
             "feature."
         )
     n_samples, n_features = shape
     if n_features == 0:
         raise InputError(
-            f"{caller}: X must have features. Found array with 0 feature(s) "
+            f"X must have features. Found array with 0 feature(s) "
             f"(shape={tuple(shape)}) while a minimum of 1 is required."
         )
     if n_samples == 0:
         raise InputError(
-            f"{caller}: X must have rows. Found array with 0 sample(s) "
+            f"X must have rows. Found array with 0 sample(s) "
             f"(shape={tuple(shape)}) while a minimum of 1 is required."
         )
     if n_features > MOST_FEATURES:
         raise InputError(
-            f"{caller}: X must have at most {MOST_FEATURES:,} features, got {n_features:,}. Check "
-            "its shape."
+            f"X must have at most {MOST_FEATURES:,} features, got {n_features:,}. Check its shape."
         )
     return found
 
 
-def real_numbers(X: object, name: str, caller: str) -> Array:
+def real_numbers(X: object, name: str) -> Array:
     """X as a numpy array or dense tensor of real numbers."""
     if scipy.sparse.issparse(X):
         raise InputTypeError(
-            f"{caller}: {name} must be dense, got a sparse matrix. Sparse data was passed where "
+            f"{name} must be dense, got a sparse matrix. Sparse data was passed where "
             f"dense data is required; use {name}.toarray()."
         )
     if is_tensor(X):
-        return _dense(X, name, caller)
+        return _dense(X, name)
     if has_mask(X):
         raise InputError(
-            f"{caller}: {name} must have no masked values, got some. Fill them, drop their rows, "
+            f"{name} must have no masked values, got some. Fill them, drop their rows, "
             "or leave such rows out with skip_bad_rows."
         )
-    return _numeric(X, name, caller)
+    return _numeric(X, name)
 
 
 def has_mask(X: object) -> bool:
@@ -91,7 +90,7 @@ def unmasked(X: Any) -> np.ndarray[Any, Any]:
     return filled
 
 
-def _dense(X: Any, name: str, caller: str) -> Array:
+def _dense(X: Any, name: str) -> Array:
     """X, which is a tensor, where it has all its values and they are real."""
     if X.is_nested:
         what, instead = "nested", f"{name}.to_padded_tensor(0.0), or its rows one by one"
@@ -103,32 +102,29 @@ def _dense(X: Any, name: str, caller: str) -> Array:
         what, instead = "meta (without values)", "one with values"
     elif X.is_complex():
         raise InputError(
-            f"{caller}: {name} must be real. Complex data not supported; pass {name}.real, or its "
+            f"{name} must be real. Complex data not supported; pass {name}.real, or its "
             "parts as columns."
         )
     else:
         return X
-    raise InputTypeError(
-        f"{caller}: {name} must be a dense tensor, got a {what} one. Give {instead}."
-    )
+    raise InputTypeError(f"{name} must be a dense tensor, got a {what} one. Give {instead}.")
 
 
-def _numeric(X: object, name: str, caller: str) -> np.ndarray[Any, Any]:
+def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(X)
     except (TypeError, ValueError) as error:
         if "inhomogeneous" in str(error):
             raise InputError(
-                f"{caller}: {name} must have rows of one length, got rows that differ. Pad or cut "
-                "them."
-            ) from None
+                f"{name} must have rows of one length, got rows that differ. Pad or cut them."
+            ) from error
         raise InputTypeError(
-            f"{caller}: {name} must be an array, got {type(X).__name__} "
+            f"{name} must be an array, got {type(X).__name__} "
             f"({one_line(error, 160)}). Convert it to a numpy array."
-        ) from None
+        ) from error
     if array.dtype.kind == "c":
         raise InputError(
-            f"{caller}: {name} must be real. Complex data not supported; pass {name}.real, or its "
+            f"{name} must be real. Complex data not supported; pass {name}.real, or its "
             "parts as columns."
         )
     if array.dtype.kind in "OSU":
@@ -137,17 +133,17 @@ def _numeric(X: object, name: str, caller: str) -> np.ndarray[Any, Any]:
         except (TypeError, ValueError, OverflowError) as error:
             kind = InputTypeError if isinstance(error, TypeError) else InputError
             raise kind(
-                f"{caller}: {name} must be numeric: {one_line(error, 160)}. Convert it to floats."
-            ) from None
+                f"{name} must be numeric: {one_line(error, 160)}. Convert it to floats."
+            ) from error
     if array.dtype.kind not in "fiub":
         raise InputTypeError(
-            f"{caller}: {name} must be numeric, got dtype {one_line(str(array.dtype), 80)}. "
+            f"{name} must be numeric, got dtype {one_line(str(array.dtype), 80)}. "
             "Convert it to floats."
         )
     return array
 
 
-def finite(X: Array, caller: str, first_row: int = 0) -> None:
+def finite(X: Array, first_row: int = 0) -> None:
     """Raise unless every value of X is finite, naming the first bad row."""
     if math.isfinite(_total(X)):  # only its failure needs a closer look
         return
@@ -157,15 +153,13 @@ def finite(X: Array, caller: str, first_row: int = 0) -> None:
     if len(rows):
         kind = "NaN" if np.isnan(np.asarray(values)[rows[0]]).any() else "infinity"
         raise InputError(
-            f"{caller}: X must be finite. Input X contains {kind} (NaN and inf are not allowed) "
+            f"X must be finite. Input X contains {kind} (NaN and inf are not allowed) "
             f"in {len(rows)} {'row' if len(rows) == 1 else 'rows'} "
             f"(first: {rows[0] + first_row}). Drop those rows."
         )
 
 
-def fits(
-    cast: Array, rows: Array | None, dtype: str, caller: str, first_row: int | None = 0
-) -> None:
+def fits(cast: Array, rows: Array | None, dtype: str, first_row: int | None = 0) -> None:
     """Raise where finite rows are no longer so when cast to a dtype, naming the first of them.
 
     Without `rows`, all that is cast was finite; without `first_row`, no row is named.
@@ -180,7 +174,7 @@ def fits(
         row = int(np.argmax(bad))
         where = "" if first_row is None else f" in row {first_row + row}"
         raise InputError(
-            f"{caller}: the rows must fit {dtype}, got {np.abs(_host(rows[row])).max():g}{where}. "
+            f"the rows must fit {dtype}, got {np.abs(_host(rows[row])).max():g}{where}. "
             + (
                 "Divide them by a power of two first."
                 if dtype == "float64"
@@ -204,58 +198,55 @@ def _host(X: Array) -> np.ndarray[Any, Any]:
     return found
 
 
-def weights(sample_weight: object, n_samples: int, caller: str) -> np.ndarray[Any, Any] | None:
+def weights(sample_weight: object, n_samples: int) -> np.ndarray[Any, Any] | None:
     """sample_weight as float64 of shape (n_samples,), or None where it was None."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, numbers.Real):
-        sample_weight = np.full(n_samples, real(sample_weight, "sample_weight", caller, 0))
-    w = real_numbers(sample_weight, "sample_weight", caller)
+        sample_weight = np.full(n_samples, real(sample_weight, "sample_weight", 0))
+    w = real_numbers(sample_weight, "sample_weight")
     if w.ndim != 1:
-        raise InputError(f"{caller}: Sample weights must be 1D array or scalar, got {w.ndim}D.")
+        raise InputError(f"Sample weights must be 1D array or scalar, got {w.ndim}D.")
     if w.shape != (n_samples,):
         raise InputError(
-            f"{caller}: sample_weight.shape == {tuple(w.shape)}, expected {(n_samples,)}! "
+            f"sample_weight.shape == {tuple(w.shape)}, expected {(n_samples,)}! "
             "Give one weight a row."
         )
     w = np.asarray(w.detach().cpu() if is_tensor(w) else w, dtype=np.float64)
     if not np.isfinite(w).all():
-        raise InputError(f"{caller}: sample_weight must be finite (it contains NaN or infinity).")
+        raise InputError("sample_weight must be finite (it contains NaN or infinity).")
     if (w < 0).any():
-        raise InputError(f"{caller}: sample_weight must not be negative, got {w.min():g}.")
+        raise InputError(f"sample_weight must not be negative, got {w.min():g}.")
     extreme = w[(w > 0) & ((w < 1 / LARGEST_WEIGHT) | (w > LARGEST_WEIGHT))]
     if len(extreme):
         raise InputError(
-            f"{caller}: sample_weight must be 0 or from {1 / LARGEST_WEIGHT:g} to "
+            f"sample_weight must be 0 or from {1 / LARGEST_WEIGHT:g} to "
             f"{LARGEST_WEIGHT:g}, got {extreme[0]:g}. Divide the weights by their mean."
         )
     return w
 
 
-def n_features(X: Array, expected: int, caller: str) -> None:
+def n_features(X: Array, expected: int) -> None:
     """Raise unless X has the expected number of columns."""
-    width(X.shape[1], expected, caller)
+    width(X.shape[1], expected)
 
 
-def width(found: int, expected: int, caller: str) -> None:
+def width(found: int, expected: int) -> None:
     """Raise unless there are as many columns as expected."""
     if found != expected:
-        raise InputError(
-            f"X has {found} features, but {caller} is expecting {expected} features as "
-            "input. Check the encoder, or fit again."
-        )
+        raise WidthError(found, expected)
 
 
-def integer(value: object, name: str, caller: str, low: int, high: int | None = None) -> int:
+def integer(value: object, name: str, low: int, high: int | None = None) -> int:
     """value as an int in [low, high]."""
     rule = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < low or (high is not None and value > high):  # type: ignore[operator]
-        raise InputError(f"{caller}: {name} must be {rule}, got {brief(value)}.")
+        raise InputError(f"{name} must be {rule}, got {brief(value)}.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
-def real(value: object, name: str, caller: str, low: float, high: float = math.inf) -> float:
+def real(value: object, name: str, low: float, high: float = math.inf) -> float:
     """value as a float in [low, high]."""
     ok = isinstance(value, numbers.Real) and not isinstance(value, bool)
     try:
@@ -263,37 +254,35 @@ def real(value: object, name: str, caller: str, low: float, high: float = math.i
     except OverflowError:  # an integer that no float reaches
         number = math.nan
     if not low <= number <= high:
-        raise InputError(
-            f"{caller}: {name} must be a number in [{low:g}, {high:g}], got {brief(value)}."
-        )
+        raise InputError(f"{name} must be a number in [{low:g}, {high:g}], got {brief(value)}.")
     return number
 
 
-def flag(value: object, name: str, caller: str) -> bool:
+def flag(value: object, name: str) -> bool:
     """value, which must be True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{caller}: {name} must be True or False, got {brief(value)}.")
+        raise InputError(f"{name} must be True or False, got {brief(value)}.")
     return bool(value)
 
 
-def choice(value: object, name: str, caller: str, options: Sequence[str]) -> str:
+def choice(value: object, name: str, options: Sequence[str]) -> str:
     """value, which must be one of options."""
     if not isinstance(value, str) or value not in options:
         words = ", ".join(repr(option) for option in options)
-        raise InputError(f"{caller}: {name} must be one of {words}, got {brief(value)}.")
+        raise InputError(f"{name} must be one of {words}, got {brief(value)}.")
     return value
 
 
-def known(names: Iterable[str], options: Iterable[str], name: str, caller: str) -> list[str]:
+def known(names: Iterable[str], options: Iterable[str], name: str) -> list[str]:
     """names as a list, each of which must be among options; one name may stand by itself."""
     if not isinstance(names, Iterable):
-        raise InputError(f"{caller}: {name} must be a list of names, got {brief(names)}.")
+        raise InputError(f"{name} must be a list of names, got {brief(names)}.")
     options = list(options)
     asked = [names] if isinstance(names, str) else names
-    return [choice(item, name, caller, options) for item in asked]
+    return [choice(item, name, options) for item in asked]
 
 
-def listing(values: Any, name: str, caller: str) -> list[Any]:
+def listing(values: Any, name: str) -> list[Any]:
     """values as a list; one text by itself is none."""
     if isinstance(values, (str, bytes, Mapping)) or is_tensor(values):
         found = None
@@ -303,17 +292,17 @@ def listing(values: Any, name: str, caller: str) -> list[Any]:
         except TypeError:
             found = None
     if found is None:
-        raise InputError(f"{caller}: {name} must be a list, got {brief(values)}.")
+        raise InputError(f"{name} must be a list, got {brief(values)}.")
     return found
 
 
-def function(value: object, name: str, caller: str) -> None:
+def function(value: object, name: str) -> None:
     """Raise unless value can be called, or is None."""
     if value is not None and not callable(value):
-        raise InputError(f"{caller}: {name} must be a function, got {brief(value)}.")
+        raise InputError(f"{name} must be a function, got {brief(value)}.")
 
 
-def path(value: object, name: str, caller: str) -> str:
+def path(value: object, name: str) -> str:
     """value as the path of a file or folder, in words."""
     try:
         text = os.fsdecode(value)  # type: ignore[arg-type]
@@ -321,5 +310,5 @@ def path(value: object, name: str, caller: str) -> str:
     except (TypeError, UnicodeEncodeError):
         usable = False
     if not usable:
-        raise InputError(f"{caller}: {name} must be a path, got {brief(value)}.")
+        raise InputError(f"{name} must be a path, got {brief(value)}.")
     return text

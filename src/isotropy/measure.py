@@ -12,7 +12,7 @@ import numpy as np
 from isotropy import checks, tables
 from isotropy.engines import Engine, using
 from isotropy.engines.run import Run
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics import RECORDS, hubness, local_isotropy
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, gather
@@ -35,6 +35,7 @@ ALONE = "Leave it alone unless a task says otherwise."
 CAUTION = "This is geometry, not evidence: keep a repair only if your own task gains from it."
 
 
+@public
 def measure(
     X: Any,
     metrics: Iterable[str] | None = None,
@@ -82,11 +83,11 @@ def measure(
     """
     default = [name for name, record in RECORDS.items() if record.evaluate is not None]
     possible = [*default, "hubness"]
-    names = default if metrics is None else checks.known(metrics, possible, "metrics", "measure")
+    names = default if metrics is None else checks.known(metrics, possible, "metrics")
     if "hubness" in names and sample_weight is not None:
-        raise InputError("measure: hubness takes no sample_weight. Leave one of them out.")
-    source = as_source(X, sample_weight, "measure")
-    with using(engine, checkpoint=checkpoint, caller="measure") as run:
+        raise InputError("hubness takes no sample_weight. Leave one of them out.")
+    source = as_source(X, sample_weight)
+    with using(engine, checkpoint=checkpoint) as run:
         return _measured(source, names, center, local, random_state, run)
 
 
@@ -94,7 +95,7 @@ def _measured(
     source: Source, names: list[str], center: bool, local: int | None, random_state: int, run: Run
 ) -> Geometry:
     needs = {need for name in names for need in RECORDS[name].needs}
-    statistics = gather(source, needs, center=center, random_state=random_state, caller="measure")
+    statistics = gather(source, needs, center=center, random_state=random_state)
     n_skipped = run.n_skipped
     values: dict[str, Any] = {}
     for name in names:

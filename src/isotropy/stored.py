@@ -60,7 +60,7 @@ def parsed(text: str) -> Any:
     except RecursionError:
         raise InputError(TOO_DEEP) from None
     except ValueError as error:
-        raise InputError(f"it is not valid JSON: {one_line(error, 120)}") from None
+        raise InputError(f"it is not valid JSON: {one_line(error, 120)}") from error
     _expect_depth(found)
     return found
 
@@ -73,8 +73,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"it has more than {LARGEST_TEXT >> 20} MB")
     try:
         text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError("it is not text in UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise InputError("it is not text in UTF-8") from error
     return parsed(text)
 
 
@@ -124,7 +124,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Stored]:
         with safe_open(os.fspath(path), framework="numpy") as file:
             yield Stored(file)
     except (SafetensorError, OSError) as error:
-        raise InputError(one_line(error, 200)) from None
+        raise InputError(one_line(error, 200)) from error
 
 
 def _outline(part: Any) -> Outline:

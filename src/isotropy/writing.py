@@ -188,7 +188,7 @@ class NewFolder:
 
 
 @contextlib.contextmanager
-def explained(path: str | os.PathLike[str], caller: str, after: str = "") -> Iterator[None]:
+def explained(path: str | os.PathLike[str], after: str = "") -> Iterator[None]:
     """Says in one line why something could not be written; a closed pipe is told as it is."""
     try:
         yield
@@ -197,16 +197,16 @@ def explained(path: str | os.PathLike[str], caller: str, after: str = "") -> Ite
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise InputError(
-                f"{caller}: {shown(path)} has appeared or changed meanwhile: something else writes "
+                f"{shown(path)} has appeared or changed meanwhile: something else writes "
                 "there. Choose another name."
-            ) from None
+            ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "Free some room" if full else "Check the folder"
         unchanged = "" if is_stream(path) else "; nothing was changed"
         raise InputError(
-            f"{caller}: {shown(path)} could not be written{after}: {reason(error)}. {fix}, or "
+            f"{shown(path)} could not be written{after}: {reason(error)}. {fix}, or "
             f"write elsewhere{unchanged}."
-        ) from None
+        ) from error
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -346,9 +346,9 @@ def _take_name(part: str, target: str) -> None:
         os.link(part, target)
     except FileExistsError:
         raise
-    except OSError:  # no hard links there
+    except OSError as error:  # no hard links there
         if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
         os.rename(part, target)
 
 

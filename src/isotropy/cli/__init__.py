@@ -24,7 +24,7 @@ from isotropy.cli import (
 )
 from isotropy.cli.common import json_line
 from isotropy.cli.ending import in_order
-from isotropy.errors import IsotropyError, one_line
+from isotropy.errors import IsotropyError, one_line, public
 
 TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
     "Start here": (demo.demo, doctor.doctor),
@@ -120,4 +120,4 @@ def main(
 
 for commands in TOUR.values():
     for command in commands:
-        app.command(epilog=getattr(command, "epilog", None))(command)
+        app.command(epilog=getattr(command, "epilog", None))(public(command))

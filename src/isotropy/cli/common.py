@@ -222,13 +222,9 @@ def beside(out: Path | None) -> Iterator[None]:
         yield
 
 
-def opened(
-    source: str, column: str | None, chunk_rows: int | None, skip_bad_rows: bool, caller: str
-) -> Source:
+def opened(source: str, column: str | None, chunk_rows: int | None, skip_bad_rows: bool) -> Source:
     """The source that the arguments describe."""
-    return open_source(
-        source, column=column, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows, caller=caller
-    )
+    return open_source(source, column=column, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows)
 
 
 @contextlib.contextmanager
@@ -238,7 +234,6 @@ def running(
     scheduler: str | None,
     worker_timeout: float | None,
     checkpoint: Path | None,
-    caller: str,
 ) -> Iterator[Run]:
     """The run that the arguments describe, with its progress shown on a terminal."""
     given: dict[str, dict[str, Any]] = {
@@ -250,9 +245,7 @@ def running(
         for name, value in values.items():
             if value is not None and engine != goes_with:
                 flag = name.replace("_", "-")
-                raise InputError(
-                    f"{caller}: --{flag} goes with --engine {goes_with}, got {engine}."
-                )
+                raise InputError(f"--{flag} goes with --engine {goes_with}, got {engine}.")
             if value is not None:
                 options[name] = value
     made: Engine = named(str(engine), **options)
@@ -260,7 +253,7 @@ def running(
     try:
         with (
             progress.bar,
-            using(made, checkpoint=checkpoint, progress=progress, caller=caller) as run,
+            using(made, checkpoint=checkpoint, progress=progress) as run,
         ):
             yield run
     finally:
@@ -372,7 +365,7 @@ CacheOption = Annotated[
 ]
 
 
-def one_layer(layer: str | None, caller: str) -> int | str:
+def one_layer(layer: str | None) -> int | str:
     """The layer that --layer names."""
     if layer is None:
         return -1
@@ -380,15 +373,13 @@ def one_layer(layer: str | None, caller: str) -> int | str:
         return layer
     try:
         return int(layer)
-    except ValueError:
-        raise InputError(
-            f"{caller}: --layer must be a number or first-last, got {layer!r}."
-        ) from None
+    except ValueError as error:
+        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from error
 
 
-def opened_texts(texts: str, columns: list[str] | None, caller: str) -> Texts:
+def opened_texts(texts: str, columns: list[str] | None) -> Texts:
     """The texts that the arguments describe; says how many were blank."""
-    found = open_texts(texts, columns or None, caller)
+    found = open_texts(texts, columns or None)
     if found.n_blank:
         blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
         typer.echo(blank, err=True)

@@ -50,7 +50,7 @@ def demo(
     graded word pairs tells which. Files of an earlier demo are replaced, others are not.
     """
     if space is not None and space not in SETS:
-        raise InputError(f"demo: --space must be one of {', '.join(SETS)}, got {space!r}.")
+        raise InputError(f"--space must be one of {', '.join(SETS)}, got {space!r}.")
     console = Console(width=None if os.isatty(1) else 110)
     begun = time.perf_counter()
     names = [space] if space else list(SETS)
@@ -161,7 +161,7 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
     for name in sorted(set(written) - written_by_us(out)):
         if os.path.lexists(out / name) and not overwrite:
             raise InputError(
-                f"demo: --out must not hold {shown(name)} of yours, or of an earlier demo and "
+                f"--out must not hold {shown(name)} of yours, or of an earlier demo and "
                 f"changed since, got {shown(out)}. Add --overwrite to replace it."
             )
     pairs = out / "pairs.tsv"
@@ -169,11 +169,11 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"demo: --out {shown(out)} could not be made ({reason(error)}). Choose another."
-        ) from None
+            f"--out {shown(out)} could not be made ({reason(error)}). Choose another."
+        ) from error
     with (
         resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,
-        explained(pairs, "demo"),
+        explained(pairs),
     ):
         with whole(pairs) as part:
             shutil.copyfile(file, part)
@@ -185,7 +185,7 @@ def write_rows(path: Path, words: WordVectors) -> None:
     """Write the words with their rows to a Parquet file."""
     rows = words.vectors[list(words.row_of.values())]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-    with explained(path, "demo"):
+    with explained(path):
         with whole(path) as part:
             pq.write_table(pa.table({"word": list(words.row_of), "vector": vectors}), part)
         mark(path.parent, [path.name])

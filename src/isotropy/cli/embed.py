@@ -87,13 +87,12 @@ def embed(
         {"MODEL": model, "TEXTS": texts, "--repair": repair},
         kept={"--cache": cache},
         overwrite=overwrite,
-        caller="embed",
     )
-    number = one_layer(layer, "embed")
+    number = one_layer(layer)
     fitted = None if repair is None else load(repair)
     treated = treated_level(fitted, level, pool)
     offline_unless_reached(model)
-    opened = opened_texts(texts, text_column, "embed")
+    opened = opened_texts(texts, text_column)
     default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,
@@ -111,7 +110,7 @@ def embed(
         warnings.simplefilter("ignore", IsotropyWarning)  # the number of cut texts comes below
         source = encoder.source(opened)
         source.text_column = "word" if out.suffix in WORD_FILES else None
-        sink = target(out, source.n_features, source, "embed", overwrite=overwrite, name="--out")
+        sink = target(out, source.n_features, source, overwrite=overwrite, name="--out")
         map_rows(source, _as_they_are, sink)
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
@@ -122,12 +121,12 @@ def treated_level(fitted: Repair | None, asked: Level | None, pool: Pool | None)
     """The level that the arguments and the file of the repair give."""
     if fitted is None:
         if asked is not None:
-            raise InputError("embed: --level goes with --repair, got none. Name a repair.")
+            raise InputError("--level goes with --repair, got none. Name a repair.")
         return ""
     level = str(asked or fitted.level_ or Level.sentence)
     if level == Level.sentence and pool == Pool.tokens:
         raise InputError(
-            "embed: --repair must be of level token where --pool is tokens, got sentence. Say "
+            "--repair must be of level token where --pool is tokens, got sentence. Say "
             "--level token, or pool."
         )
     return level

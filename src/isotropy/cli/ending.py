@@ -36,9 +36,9 @@ def in_order() -> Iterator[None]:
                 raise
             _drop_output()
             raise InputError(
-                "isotropy: the output could not be written: the disk is full. Free some room, or "
+                "the output could not be written: the disk is full. Free some room, or "
                 "write elsewhere."
-            ) from None
+            ) from error
 
 
 @contextlib.contextmanager

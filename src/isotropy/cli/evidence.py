@@ -167,12 +167,12 @@ def compare(
 ) -> None:
     """Score every repair on a task, with intervals and p-values."""
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
-    guard({}, inputs, kept={"--cache": cache}, caller="compare")
+    guard({}, inputs, kept={"--cache": cache})
     offline_unless_reached(model, data)
-    wanted = opened_task(task, data, "compare", option, header)
+    wanted = opened_task(task, data, option, header)
     texts = joined_texts(fit_on)
     vectors, wanted = vectors_for(
-        model, wanted, layer, pool, special_tokens, device, cache, column, text_column, "compare"
+        model, wanted, layer, pool, special_tokens, device, cache, column, text_column
     )
     with bar() as progress:
         found = compared(
@@ -247,20 +247,20 @@ def advise(
         }
         for name, given in goes_with_task.items():
             if given:
-                raise InputError(f"advise: --{name} goes with --task, got none. Name a task.")
+                raise InputError(f"--{name} goes with --task, got none. Name a task.")
     save = destination(save)
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
     kept = {"--cache": cache}
-    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite)
     offline_unless_reached(model, data)
     if task is None:
-        texts = list(each(open_texts(data, None, "advise")))
+        texts = list(each(open_texts(data, None)))
         vectors, _ = vectors_for(
             model, None, layer, pool, special_tokens, device, cache, column, text_column
         )
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    wanted = opened_task(task, data, "advise", option, header)
+    wanted = opened_task(task, data, option, header)
     named = named_texts(fit_on)
     vectors, wanted = vectors_for(
         model, wanted, layer, pool, special_tokens, device, cache, column, text_column
@@ -315,32 +315,28 @@ def bar() -> Iterator[Progress]:
 
 
 def opened_task(
-    kind: str,
-    data: str,
-    caller: str = "advise",
-    options: list[str] | None = None,
-    header: str | None = None,
+    kind: str, data: str, options: list[str] | None = None, header: str | None = None
 ) -> Task:
     """The task that the options name."""
     if kind != PSEUDO:
-        found = task_options(kind, options or [], caller)
+        found = task_options(kind, options or [])
         if (
             header is not None
             and "header" not in inspect.signature(Task.by_kind[kind].read).parameters
         ):
             raise InputError(
-                f"{caller}: --header does not go with --task {kind}, whose files have names of "
+                f"--header does not go with --task {kind}, whose files have names of "
                 "their own. Leave it out."
             )
         found |= {} if header is None else {"header": header}
         return open_task(str(kind), data, **found)
     for name, given in (("option", options), ("header", header)):
         if given:
-            raise InputError(f"{caller}: --{name} does not go with --task {PSEUDO}. Leave it out.")
-    return adjacent([str(text) for text in each(open_texts(data, None, caller))])
+            raise InputError(f"--{name} does not go with --task {PSEUDO}. Leave it out.")
+    return adjacent([str(text) for text in each(open_texts(data, None))])
 
 
-def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
+def task_options(kind: str, options: list[str]) -> dict[str, Any]:
     """What each name=value says: the text itself where the task wants one, as of a label."""
     read = inspect.signature(Task.by_kind[kind].read).parameters
     known = dict(list(read.items())[1:])  # the first is what --data names
@@ -348,8 +344,8 @@ def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
     for option in options:
         name, equals, text = option.partition("=")
         if not name or not equals:
-            raise InputError(f"{caller}: --option must be name=value, got {option!r}.")
-        checks.choice(name, f"options of {kind}", caller, list(known))
+            raise InputError(f"--option must be name=value, got {option!r}.")
+        checks.choice(name, f"options of {kind}", list(known))
         worded = "str" in str(known[name].annotation)
         found[name] = text if worded else plain_value(text)
     return found
@@ -367,7 +363,7 @@ def named_texts(paths: list[str] | None) -> Any:
     """The texts of each file by its name; None where there is none."""
     if not paths:
         return None
-    found = {path: list(each(open_texts(path, None, "advise"))) for path in paths}
+    found = {path: list(each(open_texts(path, None))) for path in paths}
     return found if len(found) > 1 else found[paths[0]]
 
 
@@ -375,7 +371,7 @@ def joined_texts(paths: list[str] | None) -> Any:
     """The texts of all files together; None where there is none."""
     if not paths:
         return None
-    return [text for path in paths for text in each(open_texts(path, None, "compare"))]
+    return [text for path in paths for text in each(open_texts(path, None))]
 
 
 def holds_vectors(model: str) -> bool:
@@ -388,11 +384,7 @@ def holds_vectors(model: str) -> bool:
 
 
 def refuse_what_is_ignored(
-    model: str,
-    task: Task | None,
-    of_models: dict[str, Any],
-    of_files: dict[str, Any],
-    caller: str,
+    model: str, task: Task | None, of_models: dict[str, Any], of_files: dict[str, Any]
 ) -> None:
     """Raise where an option was given that the kind of vectors has no use for."""
     if holds_vectors(model):
@@ -404,7 +396,7 @@ def refuse_what_is_ignored(
         ignored, why = of_files, "a model, whose vectors are made here"
     for name, given in ignored.items():
         if given:
-            raise InputError(f"{caller}: --{name} does not go with {why}. Leave it out.")
+            raise InputError(f"--{name} does not go with {why}. Leave it out.")
 
 
 def vectors_for(
@@ -417,7 +409,6 @@ def vectors_for(
     cache: Path | None,
     column: str | None,
     text_column: str | None,
-    caller: str = "advise",
 ) -> tuple[Any, Any]:
     """What gives vectors of the task's texts, and the task, of words those that are known."""
     of_models = {
@@ -427,13 +418,13 @@ def vectors_for(
         "device": device,
     }
     of_files = {"column": column, "text-column": text_column}
-    refuse_what_is_ignored(model, task, of_models, of_files, caller)
+    refuse_what_is_ignored(model, task, of_models, of_files)
     if holds_vectors(model):
         found: Any = KeyedVectors.load(model, text_column, column)
     elif isinstance(task, WordSimilarity):
         found = embeddings(model)
     else:
-        number = one_layer(layer, caller)
+        number = one_layer(layer)
         found = Encoder(
             model,
             layer=number,

@@ -122,9 +122,9 @@ def layers(
         from isotropy.report.page import check_image
 
         inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
-        check_image(out, "layers", inputs, overwrite=overwrite, name="--out")
+        check_image(out, inputs, overwrite=overwrite, name="--out")
     offline_unless_reached(model, against)
-    opened = opened_texts(texts, text_column, "layers")
+    opened = opened_texts(texts, text_column)
     picked = sampled(opened, max_texts, seed)
     found, remarks = [], []
     for name in (model,) if against is None else (model, against):
@@ -143,7 +143,7 @@ def layers(
         from isotropy.report import charts, write_image
 
         figure = charts.layers({"models": [one.to_dict() for one in found]})
-        write_image(figure, out, "layers", overwrite=overwrite)
+        write_image(figure, out, overwrite=overwrite)
     if as_json:
         given = {"n_texts": len(picked), "n_listed": opened.n_texts, "n_blank": opened.n_blank}
         result = given | {"models": [one.to_dict() for one in found], "warnings": remarks}
@@ -213,10 +213,7 @@ def _spill(
     """Write the rows of each layer to its files: of the chosen tokens, and of the first ones."""
     with contextlib.ExitStack() as stack, bar(len(texts)) as advance:
         sinks = {
-            kind: [
-                stack.enter_context(open_sink(path, encoder.n_features, caller="layers"))
-                for path in paths
-            ]
+            kind: [stack.enter_context(open_sink(path, encoder.n_features)) for path in paths]
             for kind, paths in files.items()
         }
         for batch in encoder.batches(texts):

@@ -70,11 +70,11 @@ def measure(
     Two passes over the file, and up to four more where rounding hides small eigenvalues, in memory
     that does not grow with its rows.
     """
-    guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint}, caller="measure")
-    rows = opened(source, column, chunk_rows, skip_bad_rows, "measure")
+    guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint})
+    rows = opened(source, column, chunk_rows, skip_bad_rows)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with (
-        running(engine, device, scheduler, worker_timeout, checkpoint, "measure"),
+        running(engine, device, scheduler, worker_timeout, checkpoint),
         warnings.catch_warnings(record=as_json) as caught,
     ):
         warnings.simplefilter("always", IsotropyWarning)

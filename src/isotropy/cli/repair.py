@@ -106,7 +106,7 @@ def repair(
 ) -> None:
     """Fit a repair to SOURCE, save it, and write the repaired rows."""
     if out is None and save is None:
-        raise InputError("repair: --out or --save must be given; otherwise nothing is kept.")
+        raise InputError("--out or --save must be given; otherwise nothing is kept.")
     options = {
         "n_clusters": n_clusters,
         "n_components": n_components,
@@ -124,15 +124,12 @@ def repair(
         {"SOURCE": source},
         kept={"--checkpoint": checkpoint},
         overwrite=overwrite,
-        caller="repair",
     )
-    check_target({"--save": save}, overwrite=overwrite, caller="repair")
-    rows = opened(source, column, chunk_rows, skip_bad_rows, "repair")
-    with running(engine, device, scheduler, worker_timeout, checkpoint, "repair") as run:
+    check_target({"--save": save}, overwrite=overwrite)
+    rows = opened(source, column, chunk_rows, skip_bad_rows)
+    with running(engine, device, scheduler, worker_timeout, checkpoint) as run:
         if out is not None:  # refused now, rather than after the fit
-            run.engine.check(
-                target(out, rows.n_features, rows, "repair", overwrite=overwrite, name="--out")
-            )
+            run.engine.check(target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
         fitted.fit(rows)
         n_skipped = run.n_skipped
         if out is not None:
@@ -156,7 +153,7 @@ def made(name: str, options: dict[str, Any]) -> Repair:
     given = {key: value for key, value in options.items() if value is not None}
     for key in given.keys() - inspect.signature(kind).parameters.keys():
         flag = {"method": "whitening", "random_state": "seed"}.get(key, key).replace("_", "-")
-        raise InputError(f"repair: --{flag} does not go with --method {name}. Leave it out.")
+        raise InputError(f"--{flag} does not go with --method {name}. Leave it out.")
     return kind(**given)
 
 
@@ -184,10 +181,10 @@ def apply(
     pooled rows must not be treated with.
     """
     inputs = {"REPAIR": repair, "SOURCE": source}
-    guard({"--out": out}, inputs, overwrite=overwrite, caller="apply")
+    guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
-    rows = opened(source, column, chunk_rows, skip_bad_rows, "apply")
-    with running(engine, device, scheduler, worker_timeout, None, "apply") as run:
+    rows = opened(source, column, chunk_rows, skip_bad_rows)
+    with running(engine, device, scheduler, worker_timeout, None) as run:
         written = fitted.transform(rows, out=out, overwrite=overwrite)
         say_written(written, out)
         n_skipped = run.n_skipped
@@ -206,7 +203,7 @@ def loaded(repair: Path, source: str) -> Repair:
         except RepairFileError:
             raise error from None
         raise InputError(
-            f"apply: the repair comes first, then the vectors, got {str(repair)!r} first. Run: "
+            f"the repair comes first, then the vectors, got {str(repair)!r} first. Run: "
             f"isotropy apply {shlex.quote(source)} {shlex.quote(str(repair))} --out ..."
         ) from None
 

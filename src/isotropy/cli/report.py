@@ -77,8 +77,8 @@ def report(
     kept = {"--checkpoint": checkpoint}
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
-    rows = opened(source, column, chunk_rows, skip_bad_rows, "report")
-    with running(engine, device, scheduler, worker_timeout, checkpoint, "report") as run:
+    rows = opened(source, column, chunk_rows, skip_bad_rows)
+    with running(engine, device, scheduler, worker_timeout, checkpoint) as run:
         write(
             rows,
             page,

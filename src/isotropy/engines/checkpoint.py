@@ -37,25 +37,21 @@ class Checkpoint:
     job. Since states come back to the last digit, a job that goes on equals one undisturbed.
     """
 
-    def __init__(self, folder: Any, caller: str) -> None:
-        self.folder = Path(output_path(folder, "checkpoint", caller))
-        self.caller = caller
+    def __init__(self, folder: Any) -> None:
+        self.folder = Path(output_path(folder, "checkpoint"))
         self.n_passes = 0
         name = shown(folder)
         is_folder = os.path.isdir(self.folder)
         if os.path.exists(self.folder) and not is_folder:
-            raise InputError(f"{caller}: checkpoint must be a folder, got {name}.")
+            raise InputError(f"checkpoint must be a folder, got {name}.")
         try:
             is_free = not is_folder or all(map(_is_pass, self.folder.iterdir()))
         except OSError as error:
             raise InputError(
-                f"{caller}: checkpoint {name} must be readable ({reason(error)}). Choose a new "
-                "folder."
-            ) from None
+                f"checkpoint {name} must be readable ({reason(error)}). Choose a new folder."
+            ) from error
         if not is_free:
-            raise InputError(
-                f"{caller}: {name} holds other things than a checkpoint. Choose a new folder."
-            )
+            raise InputError(f"{name} holds other things than a checkpoint. Choose a new folder.")
 
     def next_pass(
         self, engine: str, source: Source, statistics: Sequence[Statistic]
@@ -65,13 +61,13 @@ class Checkpoint:
         self.n_passes += 1
         identity = getattr(source, "identity", None)
         if identity is None:
-            raise InputError(f"{self.caller}: a checkpoint needs files or arrays as its source.")
+            raise InputError("a checkpoint needs files or arrays as its source.")
         key = _digest([engine, identity(), [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
             if _begun(begun)["key"] != key:
                 raise InputError(
-                    f"{self.caller}: the checkpoint {shown(self.folder)} is of "
+                    f"the checkpoint {shown(self.folder)} is of "
                     "other data or settings. Give them as they were, or choose a new folder."
                 )
         else:  # of a pass that was killed before it had a key
@@ -234,9 +230,9 @@ class CheckpointedPass:
         except OSError as error:
             self._discard()
             raise InputError(
-                f"checkpoint: {shown(self.folder.parent)} could not be written: "
+                f"the checkpoint {shown(self.folder.parent)} could not be written: "
                 f"{reason(error)}. Free some room, or choose another folder."
-            ) from None
+            ) from error
 
     def _discard(self) -> None:
         """Remove a pass of which no run is kept, and folders that were made for it."""
@@ -273,7 +269,7 @@ def _damage(path: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise InputError(
-            f"checkpoint: {shown(path)} is damaged ({error}). Delete it, and its "
+            f"the checkpoint {shown(path)} is damaged ({error}). Delete it, and its "
             "rows are read again."
         ) from None
 
@@ -290,7 +286,7 @@ def _expect_version(found: Any, path: Path) -> None:
     if version != __version__:
         writer = "an earlier version" if version is None else f"isotropy {one_line(version, 30)}"
         raise OtherVersionError(
-            f"checkpoint: {shown(path.parent.parent)} was written by {writer}, and "
+            f"the checkpoint {shown(path.parent.parent)} was written by {writer}, and "
             f"this is isotropy {__version__}. Delete it, or go on with that version."
         )
 
@@ -300,7 +296,7 @@ def _begun(path: Path) -> dict[str, Any]:
         try:
             found = stored.read_json(path)
         except OSError as error:
-            raise InputError(reason(error)) from None
+            raise InputError(reason(error)) from error
         _expect_version(found, path)
         if not isinstance(found.get("key"), str):
             raise InputError("key must be text")

@@ -87,12 +87,12 @@ class Dask:
         try:
             from distributed import Client
             from distributed.utils import silence_logging_cmgr
-        except ImportError:
+        except ImportError as error:
             raise MissingExtraError(
                 "engine 'dask' needs dask, which is not installed. "
                 'Run: pip install "isotropy[dask]".'
-            ) from None
-        self.worker_timeout = checks.real(worker_timeout, "worker_timeout", "engine 'dask'", low=0)
+            ) from error
+        self.worker_timeout = checks.real(worker_timeout, "worker_timeout", low=0)
         self.cluster: Any = None
         self._missing_since: float | None = None
         self._said = False
@@ -107,7 +107,7 @@ class Dask:
                 raise InputError(
                     f"engine 'dask': scheduler {scheduler!r} must be reachable "
                     f"({first_line(error)})."
-                ) from None
+                ) from error
             opened.callback(closed, self.client)
             self._address = scheduler or self.cluster.scheduler_address
             self._opened = opened.pop_all()
@@ -238,20 +238,20 @@ class Dask:
                 raise Lost(
                     f"the cluster lost the same chunks {ATTEMPTS} times "
                     f"({first_line(error)}). Check the network and the scheduler's log."
-                ) from None
+                ) from error
             if isinstance(error, KilledWorker):
                 raise Lost(
                     f"{ATTEMPTS * (error.allowed_failures + 1)} workers died while they worked on "
                     "the same chunks, which may need more memory than a worker has. Give workers "
                     "more of it, or make chunks smaller (chunk_rows, --chunk-rows)."
-                ) from None
+                ) from error
             if isinstance(error, MemoryError):
                 raise ClusterError(
                     "engine 'dask': a worker has too little memory for a chunk. Give workers more "
                     "of it, or make chunks smaller (chunk_rows, --chunk-rows)."
-                ) from None
+                ) from error
             if type(error).__module__ == KilledWorker.__module__:  # the scheduler's own
-                raise ClusterError(f"engine 'dask': {first_line(error)}") from None
+                raise ClusterError(f"engine 'dask': {first_line(error)}") from error
             raise
         self._missing_since = None
         return found
@@ -380,7 +380,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
             raise ClusterError(
                 f"engine 'dask': {n_workers} processes could not be started "
                 f"({first_line(error)}). Use fewer, or another engine."
-            ) from None
+            ) from error
         opened.callback(closed, cluster)
         yield cluster
 

@@ -57,7 +57,7 @@ _run: ContextVar[Run | None] = ContextVar("isotropy-run", default=None)
 
 def named(engine: str, **options: Any) -> Engine:
     """The engine of that name."""
-    checks.choice(engine, "engine", "isotropy", NAMES)
+    checks.choice(engine, "engine", NAMES)
     if engine == "local":
         return Local()
     if engine == "torch":
@@ -71,11 +71,7 @@ def named(engine: str, **options: Any) -> Engine:
 
 @contextlib.contextmanager
 def using(
-    engine: str | Engine | None = None,
-    *,
-    checkpoint: Any = None,
-    progress: Progress | None = None,
-    caller: str = "isotropy",
+    engine: str | Engine | None = None, *, checkpoint: Any = None, progress: Progress | None = None
 ) -> Iterator[Run]:
     """Run the passes within on an engine; None goes on with the run at hand, or is local."""
     current = _run.get()
@@ -84,12 +80,10 @@ def using(
         return
     kept = None
     if checkpoint is not None:
-        kept = Checkpoint(checks.path(checkpoint, "checkpoint", caller), caller)
+        kept = Checkpoint(checks.path(checkpoint, "checkpoint"))
     if not (engine is None or isinstance(engine, str) or hasattr(engine, "reduce")):
         words = ", ".join(map(repr, NAMES))
-        raise InputError(
-            f"{caller}: engine must be one of {words} or an Engine, got {brief(engine)}."
-        )
+        raise InputError(f"engine must be one of {words} or an Engine, got {brief(engine)}.")
     made = named(engine) if isinstance(engine, str) else engine
     outer = current or Run()
     run = Run(made or outer.engine, kept, progress or outer.progress)
@@ -126,7 +120,7 @@ def reduce(source: Source, statistics: Sequence[S]) -> list[S]:
     done = run.engine.reduce(source, settled, kept, run.progress.advance)
     run.n_skipped = done.n_skipped
     if done.n_skipped == source.n_samples:
-        raise InputError("isotropy: X must have good rows, got none.")
+        raise InputError("X must have good rows, got none.")
     found: Any = [state.to_host() for state in done.states]
     result: list[S] = found
     return result

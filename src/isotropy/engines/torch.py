@@ -64,11 +64,11 @@ class Torch:
     def __init__(self, device: str | None = None, tf32: bool = False) -> None:
         try:
             import torch
-        except ImportError:
+        except ImportError as error:
             raise MissingExtraError(
                 "engine 'torch' needs torch, which is not installed. "
                 'Run: pip install "isotropy[torch]".'
-            ) from None
+            ) from error
         self.tf32 = tf32
         name = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -78,7 +78,7 @@ class Torch:
             reason = str(error).strip().splitlines()[0]
             raise InputError(
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
-            ) from None
+            ) from error
 
     def reduce(
         self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.stats
 
 from isotropy import checks, tables
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.evidence.spaces import NONE, Candidate, encoder_of, space
 from isotropy.evidence.trials import excluded
 from isotropy.measure import Geometry, measure
@@ -187,6 +187,7 @@ class Diagnosis:
         return f"{self.geometry}\n{told}"
 
 
+@public
 def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis:
     """What the geometry of texts' vectors says, what is at risk, and what evidence would take.
 
@@ -203,19 +204,17 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     of their Spearman correlations is at most about 2 (1 - r)/n. From it, with r between the
     cosines before and after a usual repair, follows the number of labelled pairs.
     """
-    seed = checks.integer(seed, "seed", "diagnose", 0)
-    different = distinct(expect_texts(texts, "texts", "diagnose"))[0]
-    encoder = encoder_of(vectors, different, "diagnose")
-    rows = space(encoder, different, "diagnose").pooled
+    seed = checks.integer(seed, "seed", 0)
+    different = distinct(expect_texts(texts, "texts"))[0]
+    encoder = encoder_of(vectors, different)
+    rows = space(encoder, different).pooled
     if len(rows) < LEAST_TEXTS:
-        raise InputError(
-            f"diagnose: texts must be at least {LEAST_TEXTS} that differ, got {len(rows)}."
-        )
+        raise InputError(f"texts must be at least {LEAST_TEXTS} that differ, got {len(rows)}.")
     geometry = measure(rows)
     left, right = _pairs(len(rows), np.random.default_rng(seed))
     before = _cosines(rows, left, right)
     if np.ptp(before) < SAME:
-        raise InputError("diagnose: vectors must differ in direction, got one for all texts.")
+        raise InputError("vectors must differ in direction, got one for all texts.")
     repaired = AllButTheTop().fit(rows).transform(rows)
     agreement = float(scipy.stats.spearmanr(before, _cosines(repaired, left, right)).statistic)
     needed = items_needed(agreement)
@@ -230,6 +229,7 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     return Diagnosis(geometry, agreement, needed, reason)
 
 
+@public
 def items_needed(agreement: float) -> int:
     """Pairs that show a difference of one point between systems whose ranks agree so far."""
     z = scipy.stats.norm.ppf(1 - LEVEL / 2) + scipy.stats.norm.ppf(POWER)

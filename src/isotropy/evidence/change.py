@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 
 BLOCK_ELEMENTS = 1 << 23
 
 
+@public
 def linear_cka(X: Any, Y: Any) -> float:
     r"""Linear centred kernel alignment of two spaces of the same rows, in [0, 1]; exact.
 
@@ -43,7 +44,7 @@ def linear_cka(X: Any, Y: Any) -> float:
     >>> round(linear_cka(X, 3 * X[:, ::-1] + 1), 6)
     1.0
     """
-    X, Y = _paired(X, Y, "linear_cka")
+    X, Y = _paired(X, Y)
     n, width, other = len(X), X.shape[1], Y.shape[1]
     x, y = Centred(X), Centred(Y)
     if n * (width + other) < width**2 + other**2 + width * other:
@@ -62,6 +63,7 @@ def linear_cka(X: Any, Y: Any) -> float:
     return min(shared / size, 1.0) if size > 0 else math.nan
 
 
+@public
 def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int = 0) -> float:
     r"""Mean share of a row's k nearest neighbours that two spaces have in common, in [0, 1].
 
@@ -86,11 +88,11 @@ def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int
     >>> neighbour_overlap(X, 3 * X[:, ::-1])
     1.0
     """
-    X, Y = _paired(X, Y, "neighbour_overlap")
+    X, Y = _paired(X, Y)
     n = len(X)
-    k = checks.integer(k, "k", "neighbour_overlap", 1, n - 1)
-    sample = checks.integer(sample, "sample", "neighbour_overlap", 1)
-    seed = checks.integer(seed, "seed", "neighbour_overlap", 0)
+    k = checks.integer(k, "k", 1, n - 1)
+    sample = checks.integer(sample, "sample", 1)
+    seed = checks.integer(seed, "seed", 0)
     picked = np.random.default_rng(seed).choice(n, min(n, sample), replace=False)
     units = linalg.unit_rows(X), linalg.unit_rows(Y)
     rows = max(1, BLOCK_ELEMENTS // n)
@@ -125,13 +127,13 @@ class Centred:
         return rows
 
 
-def _paired(X: Any, Y: Any, caller: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    first, second = (linalg.to_numpy(linalg.native(checks.matrix(Z, caller))) for Z in (X, Y))
+def _paired(X: Any, Y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    first, second = (linalg.to_numpy(linalg.native(checks.matrix(Z))) for Z in (X, Y))
     if len(first) != len(second):
         raise InputError(
-            f"{caller}: Y must have as many rows as X, got {len(second)} and {len(first)}. Row i "
+            f"Y must have as many rows as X, got {len(second)} and {len(first)}. Row i "
             "of both must be of the same text."
         )
     for rows in (first, second):
-        checks.finite(rows, caller)
+        checks.finite(rows)
     return first, second

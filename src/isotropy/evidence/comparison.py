@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, tables
-from isotropy.errors import InputError, IsotropyWarning, brief
+from isotropy.errors import InputError, IsotropyWarning, brief, public
 from isotropy.evidence.advice import percent, plain, signed
 from isotropy.evidence.change import linear_cka, neighbour_overlap
 from isotropy.evidence.significance import difference, holm, interval, p_value
@@ -161,6 +161,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     return (*head, signed(100 * result.difference), f"{low}, {high}", f"{result.p_holm:.4f}")
 
 
+@public
 def compare(
     vectors: Any,
     tasks: Task | Sequence[Task],
@@ -205,28 +206,28 @@ def compare(
     -------
     Comparison
     """
-    checks.integer(seeds, "seeds", "compare", 1)
-    checks.integer(n_folds, "n_folds", "compare", 2)
-    checks.integer(max_items, "max_items", "compare", 1)
-    checks.integer(seed, "seed", "compare", 0)
-    checks.function(progress, "progress", "compare")
-    checks.flag(transductive, "transductive", "compare")
+    checks.integer(seeds, "seeds", 1)
+    checks.integer(n_folds, "n_folds", 2)
+    checks.integer(max_items, "max_items", 1)
+    checks.integer(seed, "seed", 0)
+    checks.function(progress, "progress")
+    checks.flag(transductive, "transductive")
     if transductive and fit_on is not None:
         raise InputError(
-            "compare: fit_on must not be given with transductive, which fits on the evaluated "
+            "fit_on must not be given with transductive, which fits on the evaluated "
             "text. Leave one of them out."
         )
     specs = [repairs] if isinstance(repairs, (str, Repair, Candidate)) else repairs
     if specs is not None:
-        specs = checks.listing(specs, "repairs", "compare")
+        specs = checks.listing(specs, "repairs")
     for spec in specs or ():
         parsed(spec, (SENTENCE,))  # refused before anything is encoded
     results: list[Result] = []
     notes: list[str] = []
     for whole in _listed(tasks):
-        encoder = encoder_of(vectors, whole.texts, "compare")
+        encoder = encoder_of(vectors, whole.texts)
         task = needed(whole, part, transductive or fit_on is not None, max_items, seed)
-        bench = Bench(encoder, task, (), fit_on, "compare")
+        bench = Bench(encoder, task, (), fit_on)
         levels = bench.space.levels
         wanted = defaults(levels) if specs is None else [parsed(spec, levels) for spec in specs]
         bench.candidates = [c for c in wanted if c.method != NONE]
@@ -240,9 +241,9 @@ def compare(
 
 
 def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
-    found = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks", "compare")
+    found = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks")
     if not len(found) or not all(isinstance(task, Task) for task in found):
-        raise InputError("compare: tasks must be a Task or a list of at least one.")
+        raise InputError("tasks must be a Task or a list of at least one.")
     return found
 
 
@@ -251,7 +252,7 @@ def evaluated_part(task: Task, part: str | None) -> str:
     chosen = part or next(p for p in ("dev", "test", "all", "train") if p in task.parts)
     if chosen != "all" and (not isinstance(chosen, str) or chosen not in task.parts):
         raise InputError(
-            f"compare: part must be one of {', '.join(task.parts)} of {brief(task.name)}, got "
+            f"part must be one of {', '.join(task.parts)} of {brief(task.name)}, got "
             f"{brief(chosen)}."
         )
     return chosen
@@ -286,7 +287,7 @@ def planned(
         trial = bench.evaluated(items).trials[0]
         if task.supervised and not len(learned):
             raise InputError(
-                f"compare: {task.name!r} must have a training part to evaluate it transductively."
+                f"{task.name!r} must have a training part to evaluate it transductively."
             )
         return Plan([Trial(items, learned, trial.fits)], TRANSDUCTIVE)
     if len(known):

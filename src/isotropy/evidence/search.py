@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.evidence.advice import Advice, percent, plain, signed
 from isotropy.evidence.significance import Fold, difference, group_counts, interval, items_needed
 from isotropy.evidence.spaces import (
@@ -37,6 +37,7 @@ GROUPS_A_FOLD = 10
 LEAST_GROUPS = 20  # that items effectively hang together in, for a test to mean anything
 
 
+@public
 def advise(
     vectors: Any,
     task: Task | None = None,
@@ -94,20 +95,20 @@ def advise(
     watch = Watch()
     if task is None:
         raise InputError(
-            "advise: task must be given, got None. Without labels use diagnose(vectors, texts)."
+            "task must be given, got None. Without labels use diagnose(vectors, texts)."
         )
     if not isinstance(task, Task):
-        raise InputError(f"advise: task must be a Task, got {type(task).__name__}.")
-    checks.flag(transductive, "transductive", "advise")
+        raise InputError(f"task must be a Task, got {type(task).__name__}.")
+    checks.flag(transductive, "transductive")
     if transductive and fit_on is not None:
-        raise InputError("advise: fit_on does not go with transductive. Give one of them.")
-    checks.integer(n_folds, "n_folds", "advise", 2)
-    checks.integer(max_items, "max_items", "advise", LEAST_ITEMS)
-    checks.integer(budget, "budget", "advise", 1)
-    checks.integer(seed, "seed", "advise", 0)
-    checks.function(progress, "progress", "advise")
+        raise InputError("fit_on does not go with transductive. Give one of them.")
+    checks.integer(n_folds, "n_folds", 2)
+    checks.integer(max_items, "max_items", LEAST_ITEMS)
+    checks.integer(budget, "budget", 1)
+    checks.integer(seed, "seed", 0)
+    checks.function(progress, "progress")
     if candidates is not None:
-        candidates = checks.listing(candidates, "candidates", "advise")
+        candidates = checks.listing(candidates, "candidates")
     searches: dict[str, Search] = {}
     for name, texts in _named(fit_on).items():
         known = next((search.bench.space for search in searches.values()), None)
@@ -126,7 +127,7 @@ def advise(
         )
     first, *others = searches.values()
     if len(first.candidates) == 1:
-        raise InputError("advise: candidates must hold a repair, got none.")
+        raise InputError("candidates must hold a repair, got none.")
     by_fit_text = {name: search.summary() for name, search in searches.items() if others}
     return first.advice(watch, by_fit_text)
 
@@ -134,7 +135,7 @@ def advise(
 def _named(fit_on: Any) -> dict[str, Any]:
     if isinstance(fit_on, Mapping):
         if not fit_on:
-            raise InputError("advise: fit_on must name at least one text, got none.")
+            raise InputError("fit_on must name at least one text, got none.")
         return dict(fit_on)
     return {"": fit_on}
 
@@ -156,13 +157,13 @@ class Search:
         known: Space | None = None,
         transductive: bool = False,
     ) -> None:
-        vectors = encoder_of(vectors, task.texts, "advise")
+        vectors = encoder_of(vectors, task.texts)
         for spec in candidates or ():
             parsed(spec, (SENTENCE,))  # refused before anything is encoded
         split = divided(task, max_items, seed)
         _expect_enough(split.inside, task)
         task, inside, self.outside = split.task(task), *split.within()
-        self.bench = Bench(vectors, task, (), fit_on, "advise", known, transductive)
+        self.bench = Bench(vectors, task, (), fit_on, known, transductive)
         task = self.bench.task  # which knows texts by their vectors too
         if self.outside is not None:
             inside = disjoint(task, inside, self.outside)
@@ -216,7 +217,7 @@ class Search:
             whole = np.flatnonzero(np.isfinite(drawn).all(axis=0))
             if not len(whole):
                 raise InputError(
-                    f"advise: {self.task.name!r} must have enough items in every fold, got "
+                    f"{self.task.name!r} must have enough items in every fold, got "
                     f"{len(trial.items)}, of which no draw has a score. Give more items."
                 )
             drawn = drawn[:, np.resize(whole, N_DRAWS)]
@@ -453,6 +454,6 @@ def overlapping(null: Floats) -> Floats:
 def _expect_enough(inside: Integers, task: Task) -> None:
     if len(inside) < LEAST_ITEMS:
         raise InputError(
-            f"advise: {task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
+            f"{task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
             f"with, got {len(inside)}. Give more items."
         )

@@ -17,7 +17,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.tasks.outcomes import Outcome
 
@@ -27,6 +27,7 @@ ROUNDING = 1e-10  # a draw counts as extreme as what was observed from this clos
 Draw = Callable[[np.random.Generator, int, int], NDArray[Any]]
 
 
+@public
 @dataclass(frozen=True, eq=False)
 class Fold:
     """Two systems on the same items.
@@ -48,7 +49,7 @@ class Fold:
         shapes = {(self.system.n_items,), (self.baseline.n_items,), np.shape(self.groups)}
         if len(shapes) != 1:
             raise InputError(
-                f"Fold: system, baseline and groups must be of the same items, got "
+                f"system, baseline and groups must be of the same items, got "
                 f"{self.system.n_items}, {self.baseline.n_items} and {np.shape(self.groups)}."
             )
 
@@ -77,7 +78,7 @@ def difference(folds: Sequence[Fold]) -> float:
     >>> round(difference(folds), 4)
     0.3333
     """
-    _expect_folds(folds, "difference")
+    _expect_folds(folds)
     return float(np.mean([fold.difference for fold in folds]))
 
 
@@ -102,9 +103,9 @@ def interval(
     Draws of which a score is undefined are left out. (NaN, NaN) where the difference is NaN, or a
     fold is a single group, of which there is nothing to draw.
     """
-    _expect_folds(folds, "interval")
-    checks.real(level, "level", "interval", 0, 1)
-    draws = _bootstrap(folds, checks.integer(n_draws, "n_draws", "interval", 1), seed, "interval")
+    _expect_folds(folds)
+    checks.real(level, "level", 0, 1)
+    draws = _bootstrap(folds, checks.integer(n_draws, "n_draws", 1), seed)
     if not len(draws):
         return math.nan, math.nan
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -123,9 +124,9 @@ def standard_error(folds: Sequence[Fold], n_draws: int = 500, seed: int = 0) -> 
     -----
     Draws of which a score is undefined are left out. NaN where the difference is.
     """
-    _expect_folds(folds, "standard_error")
-    n_draws = checks.integer(n_draws, "n_draws", "standard_error", 2)
-    draws = _bootstrap(folds, n_draws, seed, "standard_error")
+    _expect_folds(folds)
+    n_draws = checks.integer(n_draws, "n_draws", 2)
+    draws = _bootstrap(folds, n_draws, seed)
     return float(draws.std(ddof=1)) if len(draws) > 1 else math.nan
 
 
@@ -161,12 +162,12 @@ def p_value(
     True
     """
     observed = difference(folds)
-    checks.choice(alternative, "alternative", "p_value", ("two-sided", "greater"))
-    n_draws = checks.integer(n_draws, "n_draws", "p_value", 1)
+    checks.choice(alternative, "alternative", ("two-sided", "greater"))
+    n_draws = checks.integer(n_draws, "n_draws", 1)
     if math.isnan(observed):
         return 1.0
     draws = np.zeros(n_draws)
-    for part, fold, swaps in _drawn(folds, n_draws, seed, _swaps, "p_value"):
+    for part, fold, swaps in _drawn(folds, n_draws, seed, _swaps):
         draws[part] += fold.system.exchanged(fold.baseline, swaps)
     draws /= len(folds)
     if alternative == "two-sided":
@@ -175,6 +176,7 @@ def p_value(
     return float(1 + n_draws - short.sum()) / (1 + n_draws)
 
 
+@public
 def holm(p_values: Any) -> Floats:
     """p-values adjusted for their number by Holm's method, in the order given.
 
@@ -191,7 +193,7 @@ def holm(p_values: Any) -> Floats:
     """
     p = np.asarray(p_values, dtype=np.float64)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
-        raise InputError(f"holm: p_values must be a list of numbers in [0, 1], got {p_values!r}.")
+        raise InputError(f"p_values must be a list of numbers in [0, 1], got {p_values!r}.")
     order = np.argsort(p, kind="stable")
     steps = p[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
@@ -199,6 +201,7 @@ def holm(p_values: Any) -> Floats:
     return adjusted
 
 
+@public
 def items_needed(
     folds: Sequence[Fold],
     effect: float = 0.01,
@@ -230,33 +233,32 @@ def items_needed(
     int
         At least 1, which it is where the systems never differ.
     """
-    caller = "items_needed"
     for name, value in (("effect", effect), ("power", power), ("alpha", alpha)):
-        if not 0 < checks.real(value, name, caller, 0, 1) < 1:
-            raise InputError(f"{caller}: {name} must be a number in (0, 1), got {value!r}.")
+        if not 0 < checks.real(value, name, 0, 1) < 1:
+            raise InputError(f"{name} must be a number in (0, 1), got {value!r}.")
     error = standard_error(folds, n_draws, seed)
     if math.isnan(error):
-        raise InputError(f"{caller}: folds must have defined scores, got NaN. Look at the labels.")
+        raise InputError("folds must have defined scores, got NaN. Look at the labels.")
     z = scipy.stats.norm.ppf(1 - alpha / 2) + scipy.stats.norm.ppf(power)
     n_items = sum(bundle[0][0].n_items for _, bundle in _bundles(folds))
     return max(1, math.ceil(n_items * (z * error / effect) ** 2))
 
 
-def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int, caller: str) -> Floats:
+def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int) -> Floats:
     """Differences of the draws in which all scores are defined; none where it is undefined."""
     if math.isnan(difference(folds)) or any(n_groups < 2 for n_groups, _ in _bundles(folds)):
         return np.empty(0)
     draws = np.zeros(n_draws)
-    for part, fold, weights in _drawn(folds, n_draws, seed, group_counts, caller):
+    for part, fold, weights in _drawn(folds, n_draws, seed, group_counts):
         draws[part] += fold.system.resampled(weights) - fold.baseline.resampled(weights)
     return draws[~np.isnan(draws)] / len(folds)
 
 
 def _drawn(
-    folds: Sequence[Fold], n_draws: int, seed: int, draw: Draw, caller: str
+    folds: Sequence[Fold], n_draws: int, seed: int, draw: Draw
 ) -> Iterator[tuple[slice, Fold, NDArray[Any]]]:
     """(which draws, fold, what was drawn for its items), folds of the same groups alike."""
-    checks.integer(seed, "seed", caller, 0)
+    checks.integer(seed, "seed", 0)
     for number, (n_groups, bundle) in enumerate(_bundles(folds)):
         random = np.random.default_rng([seed, number])
         rows = max(1, BLOCK_ELEMENTS // max(fold.n_items for fold, _ in bundle))
@@ -294,6 +296,6 @@ def _swaps(random: np.random.Generator, n_draws: int, n_groups: int) -> NDArray[
     return np.unpackbits(words.view(np.uint8), axis=1, count=n_groups).view(np.bool_)
 
 
-def _expect_folds(folds: Sequence[Fold], caller: str) -> None:
+def _expect_folds(folds: Sequence[Fold]) -> None:
     if not len(folds) or not all(isinstance(fold, Fold) for fold in folds):
-        raise InputError(f"{caller}: folds must be a list of at least one Fold, got {folds!r}.")
+        raise InputError(f"folds must be a list of at least one Fold, got {folds!r}.")

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from isotropy import checks, linalg
 from isotropy.engines import reduce
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.encoder import Encoder, Tokens
 from isotropy.models.keyed import KeyedVectors, WordMeans, averaged
 from isotropy.models.models import Rows
@@ -95,83 +95,79 @@ class Given:
     ----------
     vectors : array of shape (len(texts), n_features)
     texts : sequence of texts
-    caller : str
-        Name that error messages begin with.
     """
 
-    def __init__(self, vectors: Any, texts: Sequence[Text], caller: str) -> None:
-        rows = linalg.to_numpy(checks.matrix(vectors, caller))
+    def __init__(self, vectors: Any, texts: Sequence[Text]) -> None:
+        rows = linalg.to_numpy(checks.matrix(vectors))
         if len(rows) != len(texts):
             raise InputError(
-                f"{caller}: vectors must have a row for each of the {len(texts):,} texts of the "
+                f"vectors must have a row for each of the {len(texts):,} texts of the "
                 f"task, got {len(rows):,}. Encode task.texts in their order."
             )
-        checks.finite(rows, caller)
-        self.rows, self.caller = rows, caller
+        checks.finite(rows)
+        self.rows = rows
         self.places = {text: place for place, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[Text]) -> Rows:
         unknown = [text for text in texts if text not in self.places]
         if unknown:
             raise InputError(
-                f"{self.caller}: fit_on must be of the task's texts where vectors are an array, "
+                f"fit_on must be of the task's texts where vectors are an array, "
                 f"got {len(unknown):,} others. Use isotropy.KeyedVectors or an Encoder."
             )
         found: Rows = self.rows[[self.places[text] for text in texts]]
         return found
 
 
-def encoder_of(vectors: Any, texts: Sequence[Text], caller: str) -> Any:
+def encoder_of(vectors: Any, texts: Sequence[Text]) -> Any:
     """What encodes texts: `vectors` where they do, and otherwise the rows of these texts.
 
     Where the vectors are of words and the texts are not, these are means of their words.
     """
     if isinstance(vectors, (str, os.PathLike)):
         raise InputError(
-            f"{caller}: vectors must be an encoder or an array, got the name {str(vectors)!r}. Use "
+            f"vectors must be an encoder or an array, got the name {str(vectors)!r}. Use "
             "isotropy.Encoder(...) of a model, isotropy.KeyedVectors.load(...) of a file."
         )
     if isinstance(vectors, KeyedVectors):
         return averaged(vectors, texts)
-    return vectors if hasattr(vectors, "encode") else Given(vectors, texts, caller)
+    return vectors if hasattr(vectors, "encode") else Given(vectors, texts)
 
 
-def space(vectors: Any, texts: Sequence[Text], caller: str) -> Space:
+def space(vectors: Any, texts: Sequence[Text]) -> Space:
     """The space of texts by an encoder, by whatever else has `encode`, or of their rows."""
-    vectors = encoder_of(vectors, texts, caller)
+    vectors = encoder_of(vectors, texts)
     if isinstance(vectors, Encoder):
-        return _of_model(vectors, texts, caller)
+        return _of_model(vectors, texts)
     if isinstance(vectors, WordMeans):
-        return _of_tokens(vectors.tokens(texts), _as_is, caller)
-    rows = linalg.to_numpy(checks.matrix(vectors.encode(list(texts)), caller))
+        return _of_tokens(vectors.tokens(texts), _as_is)
+    rows = linalg.to_numpy(checks.matrix(vectors.encode(list(texts))))
     if len(rows) != len(texts):
         raise InputError(
-            f"{caller}: vectors must encode {len(texts):,} texts as that many rows, got "
-            f"{len(rows):,}."
+            f"vectors must encode {len(texts):,} texts as that many rows, got {len(rows):,}."
         )
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
         rows = rows.astype(np.float32)
-    checks.finite(rows, caller)
+    checks.finite(rows)
     return Space(Tokens(rows, np.arange(len(rows) + 1)), _as_is)
 
 
-def _of_model(encoder: Encoder, texts: Sequence[Text], caller: str) -> Space:
+def _of_model(encoder: Encoder, texts: Sequence[Text]) -> Space:
     if encoder.pool == "tokens":
         raise InputError(
-            f"{caller}: the encoder must pool its tokens, got pool='tokens'. Use "
-            "Encoder(..., pool='mean')."
+            "the encoder must pool its tokens, got pool='tokens'. Use Encoder(..., pool='mean')."
         )
     if encoder.repair is not None or encoder.sentence_repair is not None:
         raise InputError(
-            f"{caller}: the encoder must be without repair, got one with_repair. Name that repair "
+            "the encoder must be without repair, got one with_repair. Name that repair "
             "among those to try."
         )
     finish = encoder.own.finish if encoder.own else _as_is
-    return _of_tokens(encoder.tokens(texts), finish, caller)
+    return _of_tokens(encoder.tokens(texts), finish)
 
 
-def _of_tokens(tokens: Tokens, finish: Callable[[Rows], Rows], caller: str) -> Space:
-    checks.finite(tokens.rows, caller)
+def _of_tokens(tokens: Tokens, finish: Callable[[Rows], Rows]) -> Space:
+    checks.finite(tokens.rows)
     return Space(tokens, finish)
 
 
@@ -182,6 +178,7 @@ def _as_is(rows: Rows) -> Rows:
 NONE = "none"
 
 
+@public
 @dataclass(frozen=True)
 class Candidate:
     """A repair with its parameters, on token rows or on the rows of texts; or none.
@@ -201,13 +198,12 @@ class Candidate:
     level: str = SENTENCE
 
     def __post_init__(self) -> None:
-        checks.choice(self.method, "method", "Candidate", [NONE, *Repair.by_name])
-        checks.choice(self.level, "level", "Candidate", (SENTENCE, TOKEN))
+        checks.choice(self.method, "method", [NONE, *Repair.by_name])
+        checks.choice(self.level, "level", (SENTENCE, TOKEN))
         known = [] if self.method == NONE else list(signature(self._kind).parameters)
         for name in self.params.keys() - set(known):
             raise InputError(
-                f"Candidate: params of {self.method} must be of {', '.join(known) or 'none'}, got "
-                f"{name!r}."
+                f"params of {self.method} must be of {', '.join(known) or 'none'}, got {name!r}."
             )
         if self.method != NONE:
             self.make()._check_params()

@@ -67,8 +67,6 @@ class Bench:
         All that will be tried.
     fit_on : sequence of texts, optional
         What repairs are fitted on.
-    caller : str
-        Name that error messages begin with.
     known : Space, optional
         That of the task's texts, where it was made before.
     """
@@ -79,15 +77,14 @@ class Bench:
         task: Task,
         candidates: Sequence[Candidate],
         fit_on: Sequence[Text] | None = None,
-        caller: str = "compare",
         known: Space | None = None,
         transductive: bool = False,
     ) -> None:
         self.transductive = transductive
-        self.vectors = encoder_of(vectors, task.texts, caller)
-        self.caller, self.candidates = caller, candidates
-        self.fit_on = None if fit_on is None else _distinct(fit_on, caller)
-        self.space = known or space(self.vectors, task.texts, caller)
+        self.vectors = encoder_of(vectors, task.texts)
+        self.candidates = candidates
+        self.fit_on = None if fit_on is None else _distinct(fit_on)
+        self.space = known or space(self.vectors, task.texts)
         self.notes: list[str] = list(getattr(self.vectors, "notes", ()))
         self.task = task.joined(self.space.pooled)
 
@@ -115,8 +112,7 @@ class Bench:
         clean = self._without(texts, items)
         if not len(clean):
             raise InputError(
-                f"{self.caller}: {self.task.name!r} must have text to fit on that is not "
-                "evaluated. Give fit_on."
+                f"{self.task.name!r} must have text to fit on that is not evaluated. Give fit_on."
             )
         removed = np.unique(texts).size - np.unique(clean).size
         return Plan([Trial(items, known, self._fits_of(clean))], TRAINING, removed)
@@ -127,7 +123,7 @@ class Bench:
         n_made = int(folds.max()) + 1
         if n_made < 2:
             raise InputError(
-                f"{self.caller}: {self.task.name!r} must have items in at least 2 groups that "
+                f"{self.task.name!r} must have items in at least 2 groups that "
                 f"share no sentence and no vector, got {n_made}. Give more items."
             )
         parts = [(items[folds == fold], items[folds != fold]) for fold in range(n_made)]
@@ -154,7 +150,7 @@ class Bench:
             n_removed = len(self.task.background) - len(documents)
             if not len(documents):
                 raise InputError(
-                    f"{self.caller}: {self.task.name!r} must have a document that is no query, got "
+                    f"{self.task.name!r} must have a document that is no query, got "
                     "none. Give fit_on."
                 )
             return self._fits_of(documents), CORPUS, n_removed
@@ -217,12 +213,12 @@ class Bench:
         if undefined and min(undefined) < 2:
             n_items = sum(len(trial.items) for trial in plan.trials)
             raise InputError(
-                f"{self.caller}: {self.task.name!r} must have at least {2 * plan.n_folds} items "
+                f"{self.task.name!r} must have at least {2 * plan.n_folds} items "
                 f"(two in each of {plan.n_folds} folds), got {n_items}. Give more items."
             )
         if undefined:
             raise InputError(
-                f"{self.caller}: the scores of {self.task.name!r} must be defined in every fold, "
+                f"the scores of {self.task.name!r} must be defined in every fold, "
                 "got labels or vectors that are constant. Give more items."
             )
 
@@ -239,7 +235,7 @@ class Bench:
 
     def _fits(self, rows: Integers) -> Fits:
         """On some of the keyed vectors."""
-        checks.finite(self.vectors.vectors, self.caller)
+        checks.finite(self.vectors.vectors)
         return Fits(lambda level: PickedRows(self.vectors.vectors, rows), self.candidates)
 
     def _fits_of(self, texts: Integers) -> Fits:
@@ -251,8 +247,7 @@ class Bench:
         kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
         if not kept:
             raise InputError(
-                f"{self.caller}: fit_on must have text that is not evaluated, got none. Give "
-                "other text."
+                "fit_on must have text that is not evaluated, got none. Give other text."
             )
         texts, elsewhere = np.array(kept), self._elsewhere
         fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
@@ -262,7 +257,7 @@ class Bench:
     def _elsewhere(self) -> Space:
         """The space of `fit_on`."""
         assert self.fit_on is not None
-        return space(self.vectors, self.fit_on, self.caller)
+        return space(self.vectors, self.fit_on)
 
     def _other_rows(self, items: Integers) -> NDArray[np.bool_]:
         """Which rows of the keyed vectors are none of the items' texts, nor equal to one's row."""
@@ -297,12 +292,12 @@ def far(bench: Bench, level: str, plan: Plan) -> str:
     )
 
 
-def _distinct(texts: Sequence[Text], caller: str) -> list[Text]:
+def _distinct(texts: Sequence[Text]) -> list[Text]:
     if isinstance(texts, str):
-        raise InputError(f"{caller}: fit_on must be a list of texts, got a string.")
-    found, _ = distinct(expect_texts(texts, "fit_on", caller))
+        raise InputError("fit_on must be a list of texts, got a string.")
+    found, _ = distinct(expect_texts(texts, "fit_on"))
     if not found:
-        raise InputError(f"{caller}: fit_on must have at least one text, got none.")
+        raise InputError("fit_on must have at least one text, got none.")
     return found
 
 

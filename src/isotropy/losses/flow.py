@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from isotropy import checks
+from isotropy.errors import public
 from isotropy.losses.base import centred, summed
 
 LEAST_DEVIATION = 1e-4  # of the usual one; a column that varies less is not blown up
@@ -93,6 +94,7 @@ class Step(nn.Module):
         return self.norm.inverse(self.coupling(z, sign=-1).flip(1))
 
 
+@public
 class Flow(nn.Module):
     r"""An invertible map of vectors to a standard Gaussian; `Flow(d)(x)` returns (z, logdet).
 
@@ -130,9 +132,9 @@ class Flow(nn.Module):
 
     def __init__(self, d: int, n_levels: int = 3, n_steps: int = 3, hidden: int = 32) -> None:
         super().__init__()
-        self.d = checks.integer(d, "d", "Flow", 1)
+        self.d = checks.integer(d, "d", 1)
         for name, value in (("n_levels", n_levels), ("n_steps", n_steps), ("hidden", hidden)):
-            checks.integer(value, name, "Flow", 1)
+            checks.integer(value, name, 1)
         self.levels = nn.ModuleList()
         width = d
         for _ in range(n_levels):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.losses.base import full_precision, several_rows
 from isotropy.losses.spectrum import spectrum_penalty
 
@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 
+@public
 @full_precision
 def mean_cosine(X: Any) -> Any:
     r"""Mean cosine over all pairs of different rows, in [-1, 1], differentiable.
@@ -46,16 +47,17 @@ def mean_cosine(X: Any) -> Any:
     >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
     tensor(0.3333)
     """
-    several_rows(X.shape[0], "mean_cosine")
+    several_rows(X.shape[0])
     norms = torch.linalg.vector_norm(X, dim=1)
     directed = norms > 0
     n = int(directed.sum())
     if n < 2:
-        raise InputError(f"mean_cosine: X must have at least 2 rows that are not zero, got {n}.")
+        raise InputError(f"X must have at least 2 rows that are not zero, got {n}.")
     total = torch.where(directed, 1 / torch.where(directed, norms, 1.0), 0.0) @ X
     return (total @ total - n) / (n * (n - 1))
 
 
+@public
 @full_precision
 def log_partition(X: Any, directions: Any = None) -> Any:
     r"""log F(u) and log F(-u), F(u) = sum_x exp(u.x), for every direction; differentiable.
@@ -85,7 +87,7 @@ def log_partition(X: Any, directions: Any = None) -> Any:
         directions = torch.linalg.eigh(rows.T @ rows).eigenvectors
     if directions.ndim != 2 or directions.shape[0] != X.shape[1]:
         raise InputError(
-            f"log_partition: directions must be columns of {X.shape[1]} values, got shape "
+            f"directions must be columns of {X.shape[1]} values, got shape "
             f"{tuple(directions.shape)}."
         )
     scores = X @ directions.to(X)
@@ -95,6 +97,7 @@ def log_partition(X: Any, directions: Any = None) -> Any:
 ROUNDING = 16  # steps of the dtype within which centred rows are all rounding
 
 
+@public
 @full_precision
 def isoscore(X: Any) -> Any:
     r"""IsoScore of X in [0, 1], differentiable; one where every direction has the same variance.
@@ -117,11 +120,12 @@ def isoscore(X: Any) -> Any:
     >>> isoscore(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(1.)
     """
-    Y, largest = _centred(X, "isoscore")
+    Y, largest = _centred(X)
     gram = smaller_gram(Y * torch.where(largest > 0, 1 / largest, 0.0))
     return _score(gram.trace(), (gram * gram).sum(), X.shape[1])
 
 
+@public
 @full_precision
 def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
     r"""IsoScore in [0, 1] of (1 - zeta) C + zeta C_running, differentiable in X.
@@ -152,15 +156,13 @@ def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
     >>> isoscore_star(X, torch.eye(2), 0.0), isoscore_star(X, torch.eye(2), 1.0)
     (tensor(0.), tensor(1.))
     """
-    caller = "isoscore_star"
-    zeta = checks.real(zeta, "zeta", caller, 0.0, 1.0)
+    zeta = checks.real(zeta, "zeta", 0.0, 1.0)
     n, d = X.shape
     if tuple(running_covariance.shape) != (d, d):
         raise InputError(
-            f"{caller}: running_covariance must be of shape {(d, d)}, got "
-            f"{tuple(running_covariance.shape)}."
+            f"running_covariance must be of shape {(d, d)}, got {tuple(running_covariance.shape)}."
         )
-    Y, largest = _centred(X, caller)
+    Y, largest = _centred(X)
     known = running_covariance.detach().to(X)
     scale = torch.maximum(largest, known.abs().max().sqrt())
     scale = torch.where(scale > 0, scale, 1.0)
@@ -173,6 +175,7 @@ def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
     return _score(trace, (gram * gram).sum() + 2 * shared + (known * known).sum(), d)
 
 
+@public
 def log_inverse(score: Any, eps: float = 1e-6) -> Any:
     r"""log(1/score), the isotropy loss of the joint loss; below eps it stays log(1/eps).
 
@@ -195,11 +198,11 @@ def log_inverse(score: Any, eps: float = 1e-6) -> Any:
     return -torch.log(score.clamp(min=eps))
 
 
-def _centred(X: Any, caller: str) -> tuple[Any, Any]:
+def _centred(X: Any) -> tuple[Any, Any]:
     """Rows less their mean, and the largest value in them: zero where that is rounding."""
-    several_rows(X.shape[0], caller)
+    several_rows(X.shape[0])
     if X.shape[1] < 2:
-        raise InputError(f"{caller}: X must have at least 2 features, got 1.")
+        raise InputError("X must have at least 2 features, got 1.")
     Y = X - X.mean(dim=0)
     largest = _largest(Y)
     rounding = ROUNDING * torch.finfo(X.dtype).eps * _largest(X)

@@ -64,9 +64,7 @@ def trained(task: Task, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
     n_held = int(params["validation"] * len(order))
     held, used = order[:n_held], order[n_held:]
     if len(used) < 2:
-        raise InputError(
-            f"LearnedLayer: X must have at least 2 rows to train on, got n_samples = {len(used)}."
-        )
+        raise InputError(f"X must have at least 2 rows to train on, got n_samples = {len(used)}.")
     layer = IsotropyLayer(task.rows.shape[1]).double()
     joint = JointLoss(params["alpha"], params["smoothing"]).double()
     optimizer = torch.optim.AdamW(layer.parameters(), lr=params["learning_rate"])
@@ -92,8 +90,7 @@ def trained(task: Task, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
     weight, bias = (part.detach().numpy() for part in (kept.linear.weight, kept.linear.bias))
     if not n_kept or not np.isfinite(weight).all() or not np.isfinite(bias).all():
         raise InputError(
-            "LearnedLayer: the training diverged at learning_rate="
-            f"{params['learning_rate']:g}. Lower it."
+            f"the training diverged at learning_rate={params['learning_rate']:g}. Lower it."
         )
     return weight, bias, n_kept
 
@@ -107,10 +104,10 @@ def frozen(head: Any) -> Any:
             linear.load_state_dict({"weight": weight, "bias": bias})
         except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             raise InputError(
-                "LearnedLayer: head must be a torch module or a pair (weight, bias) of shapes "
+                "head must be a torch module or a pair (weight, bias) of shapes "
                 f"(n_out, n_features) and (n_out,), got {type(head).__name__} "
                 f"({str(error).splitlines()[0]})."
-            ) from None
+            ) from error
         head = linear
     return copy.deepcopy(head).double().cpu().eval().requires_grad_(False)
 
@@ -122,7 +119,7 @@ def linear_head(rows: Floats, target: NDArray[Any]) -> tuple[Floats, Floats, NDA
         return found.coef_[None], np.atleast_1d(found.intercept_), target
     classes, numbers = np.unique(target, return_inverse=True)
     if len(classes) < 2:
-        raise InputError("LearnedLayer: y must have two classes or more, got one class.")
+        raise InputError("y must have two classes or more, got one class.")
     found = LogisticRegression(max_iter=1000).fit(rows, numbers)
     weight, bias = found.coef_, found.intercept_
     if len(classes) == 2:  # one score there; the other class's is zero
@@ -134,17 +131,16 @@ def checked(target: NDArray[Any], n_out: int, of_classes: bool) -> NDArray[Any]:
     """Targets that the head can be asked for."""
     if not of_classes:
         if n_out != 1:
-            raise InputError(f"LearnedLayer: head must give one number for a float y, got {n_out}.")
+            raise InputError(f"head must give one number for a float y, got {n_out}.")
         return target.astype(np.float64)
     if target.dtype.kind not in "iub":
         raise InputError(
-            "LearnedLayer: y must be numbers of classes from 0 with a head, got "
-            f"{str(target[0])!r}."
+            f"y must be numbers of classes from 0 with a head, got {str(target[0])!r}."
         )
     outside = (target < 0) | (target >= n_out)
     if outside.any():
         raise InputError(
-            f"LearnedLayer: y must be classes in [0, {n_out - 1}] for this head, got "
+            f"y must be classes in [0, {n_out - 1}] for this head, got "
             f"{target[outside][0]} in row {int(np.flatnonzero(outside)[0])}."
         )
     return target.astype(np.int64)

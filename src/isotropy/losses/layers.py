@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from isotropy import checks
+from isotropy.errors import public
 from isotropy.losses.base import matrix, scatter, several_rows, summed
 
 Variant = Literal["frozen", "joint", "alternating"]
 
 
+@public
 class IsotropyLayer(nn.Module):
     r"""W x + b, which starts as the identity; deeper layers add V relu(h) + c to what comes in.
 
@@ -44,8 +46,8 @@ class IsotropyLayer(nn.Module):
 
     def __init__(self, d: int, depth: int = 1) -> None:
         super().__init__()
-        checks.integer(d, "d", "IsotropyLayer", 1)
-        checks.integer(depth, "depth", "IsotropyLayer", 1)
+        checks.integer(d, "d", 1)
+        checks.integer(depth, "depth", 1)
         self.linear = nn.Linear(d, d)
         self.added = nn.ModuleList([nn.Linear(d, d) for _ in range(depth - 1)])
         nn.init.eye_(self.linear.weight)
@@ -61,6 +63,7 @@ class IsotropyLayer(nn.Module):
         return x
 
 
+@public
 def freeze(layer: Any, head: Any, variant: Variant = "frozen", epoch: int = 0) -> None:
     """Let those of an isotropy layer and its head learn whose turn it is.
 
@@ -78,12 +81,13 @@ def freeze(layer: Any, head: Any, variant: Variant = "frozen", epoch: int = 0) -
     The paper of `IsotropyLayer` trains with a frozen head, and proposes the other two in its
     section 4.4.
     """
-    checks.choice(variant, "variant", "freeze", ("frozen", "joint", "alternating"))
-    turn = checks.integer(epoch, "epoch", "freeze", 0) % 2 == 1
+    checks.choice(variant, "variant", ("frozen", "joint", "alternating"))
+    turn = checks.integer(epoch, "epoch", 0) % 2 == 1
     head.requires_grad_(variant == "joint" or (variant == "alternating" and turn))
     layer.requires_grad_(variant != "alternating" or not turn)
 
 
+@public
 class JointLoss(nn.Module):
     r"""alpha L1 + (1 - alpha) L2, each loss divided by its own moving mean.
 
@@ -122,9 +126,9 @@ class JointLoss(nn.Module):
 
     def __init__(self, alpha: float = 0.5, smoothing: float = 0.15, eps: float = 1e-8) -> None:
         super().__init__()
-        self.alpha = checks.real(alpha, "alpha", "JointLoss", -math.inf)
-        self.smoothing = checks.real(smoothing, "smoothing", "JointLoss", 0.0, 1.0)
-        self.eps = checks.real(eps, "eps", "JointLoss", 0.0)
+        self.alpha = checks.real(alpha, "alpha", -math.inf)
+        self.smoothing = checks.real(smoothing, "smoothing", 0.0, 1.0)
+        self.eps = checks.real(eps, "eps", 0.0)
         self.register_buffer("means", torch.ones(2))
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
@@ -142,6 +146,7 @@ class JointLoss(nn.Module):
         return self.alpha * task + (1 - self.alpha) * isotropy
 
 
+@public
 class IsoBatchNorm(nn.Module):
     r"""Scale every dimension down by how much it varies, and how much with others.
 
@@ -179,11 +184,10 @@ class IsoBatchNorm(nn.Module):
         self, d: int, momentum: float = 0.05, eps: float = 1e-3, beta: float = 0.5
     ) -> None:
         super().__init__()
-        name = type(self).__name__
-        checks.integer(d, "d", name, 1)
-        self.momentum = checks.real(momentum, "momentum", name, 1e-12, 1.0)
-        self.eps = checks.real(eps, "eps", name, 1e-12)
-        self.beta = checks.real(beta, "beta", name, 0.0)
+        checks.integer(d, "d", 1)
+        self.momentum = checks.real(momentum, "momentum", 1e-12, 1.0)
+        self.eps = checks.real(eps, "eps", 1e-12)
+        self.beta = checks.real(beta, "beta", 0.0)
         self.register_buffer("covariance", torch.zeros(d, d))
         self.register_buffer("deviation", torch.zeros(d))
         self.register_buffer("weight", torch.zeros(()))  # sum of the weights of all batches so far
@@ -195,12 +199,11 @@ class IsoBatchNorm(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _update(self, x: Any) -> None:
-        name = type(self).__name__
-        rows = matrix(x, name)
-        checks.n_features(rows, len(self.deviation), name)
+        rows = matrix(x)
+        checks.n_features(rows, len(self.deviation))
         with torch.autocast(rows.device.type, enabled=False):
             count, products = scatter(rows)
-        several_rows(count, name)
+        several_rows(count)
         covariance = (products / count).to(self.covariance)
         self.covariance.lerp_(covariance, self.momentum)
         self.deviation.lerp_(covariance.diagonal().sqrt(), self.momentum)
@@ -222,6 +225,7 @@ class IsoBatchNorm(nn.Module):
         return torch.where(self.weight > 0, scale * torch.where(after > 0, kept, 1.0), 1.0)
 
 
+@public
 class RunningCovariance(nn.Module):
     r"""Exponential moving mean of the covariances of batches, corrected for its start at zero.
 
@@ -248,21 +252,19 @@ class RunningCovariance(nn.Module):
 
     def __init__(self, d: int, momentum: float = 0.05) -> None:
         super().__init__()
-        name = type(self).__name__
-        checks.integer(d, "d", name, 1)
-        self.momentum = checks.real(momentum, "momentum", name, 1e-12, 1.0)
+        checks.integer(d, "d", 1)
+        self.momentum = checks.real(momentum, "momentum", 1e-12, 1.0)
         self.register_buffer("total", torch.zeros(d, d))
         self.register_buffer("weight", torch.zeros(()))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def forward(self, X: Any) -> Any:
         if self.training:
-            name = type(self).__name__
-            rows = matrix(X, name)
-            checks.n_features(rows, len(self.total), name)
+            rows = matrix(X)
+            checks.n_features(rows, len(self.total))
             with torch.autocast(rows.device.type, enabled=False):
                 count, products = scatter(rows)
-            several_rows(count, name)
+            several_rows(count)
             self.total.lerp_((products / (count - 1)).to(self.total), self.momentum)
             self.weight.lerp_(torch.ones_like(self.weight), self.momentum)
         return self.covariance

@@ -6,12 +6,12 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.losses.functional import isoscore, isoscore_star, mean_cosine, spectrum_penalty
 from isotropy.losses.layers import RunningCovariance
 
@@ -43,7 +43,7 @@ class Tensors:
     hidden: Sequence[Tensor] = ()
     mask: Tensor = None
 
-    def on(self, name: str, caller: str) -> Tensor:
+    def on(self, name: str) -> Tensor:
         """The rows of output, input or cls; hidden:K are those of the tokens of layer K."""
         if name in NAMED:
             found = getattr(self, name)
@@ -51,27 +51,27 @@ class Tensors:
                 there = [*(n for n in NAMED if getattr(self, n) is not None)]
                 there += ["hidden:K"] if self.hidden else []
                 raise InputError(
-                    f"{caller}: on must be a tensor that the model has, one of "
+                    f"on must be a tensor that the model has, one of "
                     f"{', '.join(there)}, got {name!r}."
                 )
             return found
-        layer = layer_of(name, caller)
+        layer = layer_of(name)
         if layer is None or not -len(self.hidden) <= layer < len(self.hidden):
             raise InputError(
-                f"{caller}: on must be one of {', '.join(NAMED)} or a layer from hidden:0 to "
+                f"on must be one of {', '.join(NAMED)} or a layer from hidden:0 to "
                 f"hidden:{len(self.hidden) - 1}, got {name!r}."
             )
         states = self.hidden[layer]
         return states.flatten(0, 1) if self.mask is None else states[self.mask.bool()]
 
 
-def layer_of(on: str, caller: str) -> int | None:
+def layer_of(on: str) -> int | None:
     """The number of the layer in hidden:K, None for the other tensors."""
     if on in NAMED:
         return None
     kind, _, number = on.partition(":")
     if kind != "hidden" or not number.lstrip("-").isdigit():
-        raise InputError(f"{caller}: on must be one of {', '.join(NAMED)} or hidden:K, got {on!r}.")
+        raise InputError(f"on must be one of {', '.join(NAMED)} or hidden:K, got {on!r}.")
     return int(number)
 
 
@@ -81,7 +81,7 @@ class Cosine:
     def __call__(self, X: Tensor, batch: bool) -> Tensor:
         if len(X) < 2:
             raise InputError(
-                f"cosine: X must have at least 2 rows, got {len(X)}. Regularise another tensor, "
+                f"X must have at least 2 rows, got {len(X)}. Regularise another tensor, "
                 "or take larger batches."
             )
         return mean_cosine(X) * ((len(X) - 1) / len(X))
@@ -145,6 +145,7 @@ PENALTIES: dict[str, Callable[..., Penalty]] = {
 }
 
 
+@public
 class Regularizer:
     """A penalty with its weight and its tensor; `regularizer(tensors)` is what the loss gains.
 
@@ -168,29 +169,27 @@ class Regularizer:
     0.375
     """
 
-    caller: ClassVar[str] = "Regularizer"
-
     def __init__(
         self, what: str | Callable[[Tensor], Tensor], weight: float = 1.0, on: str = "cls",
         **options: Any,
     ) -> None:  # fmt: skip
         number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight):
-            raise InputError(f"{self.caller}: weight must be a finite number, got {weight!r}.")
-        layer_of(on, self.caller)
+            raise InputError(f"weight must be a finite number, got {weight!r}.")
+        layer_of(on)
         self.what, self.weight, self.on = what, float(weight), on
         self.penalty = self._penalty(what, options)
 
     def _penalty(self, what: Any, options: Mapping[str, Any]) -> Penalty:
         if callable(what):
             return lambda X, _: what(X)
-        made = PENALTIES[checks.choice(what, "what", self.caller, list(PENALTIES))]
+        made = PENALTIES[checks.choice(what, "what", list(PENALTIES))]
         try:
             return made(**options)
-        except TypeError:
+        except TypeError as error:
             raise InputError(
-                f"{self.caller}: {what} has no option {', '.join(options) or 'of that kind'}."
-            ) from None
+                f"{what} has no option {', '.join(options) or 'of that kind'}."
+            ) from error
 
     @property
     def needs_hidden(self) -> bool:
@@ -199,5 +198,5 @@ class Regularizer:
 
     def __call__(self, tensors: Tensors) -> Tensor:
         """The weighted penalty of the tensor."""
-        X = tensors.on(self.on, self.caller)
+        X = tensors.on(self.on)
         return self.weight * self.penalty(X, self.on not in ("output", "input"))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from isotropy import checks
+from isotropy.errors import public
 from isotropy.losses.base import full_precision
 
 Decay = Literal["polynomial", "exponential"]
@@ -18,6 +19,7 @@ ROWS = 4096  # made float64 at a time
 EXACT = 1e-6  # relative error of the gradient that is allowed
 
 
+@public
 @full_precision
 def spectrum_penalty(
     W: Any, decay: Decay = "polynomial", *, c1: float, gamma: float, c2: float = 1.0
@@ -61,12 +63,11 @@ def spectrum_penalty(
 
 
 def _targets(n: int, decay: str, c1: float, c2: float, gamma: float) -> Any:
-    caller = "spectrum_penalty"
-    checks.choice(decay, "decay", caller, ("polynomial", "exponential"))
-    c1 = checks.real(c1, "c1", caller, math.ulp(0.0))
-    c2 = checks.real(c2, "c2", caller, math.ulp(0.0))
+    checks.choice(decay, "decay", ("polynomial", "exponential"))
+    c1 = checks.real(c1, "c1", math.ulp(0.0))
+    c2 = checks.real(c2, "c2", math.ulp(0.0))
     sides = (-math.inf, 0.0) if decay == "polynomial" else (0.0, math.inf)
-    gamma = checks.real(gamma, "gamma", caller, *sides)
+    gamma = checks.real(gamma, "gamma", *sides)
     powers = torch.arange(1, n + 1, dtype=torch.float64) ** gamma
     return c1 * (powers if decay == "polynomial" else torch.exp(-c2 * powers))
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.losses.functional import isoscore, mean_cosine
 from isotropy.losses.regularizers import Regularizer, Tensors
 from isotropy.models.loading import extra
 
 Tensor = Any
-CALLER = "IsotropyTrainer"
-extra(CALLER)  # says so where there is no transformers
+extra()  # says so where there is no transformers
 from transformers import Trainer  # noqa: E402
 
 
+@public
 class IsotropyTrainer(Trainer):
     """transformers' Trainer, whose loss also has regularisers on tensors of the model.
 
@@ -92,7 +92,7 @@ class IsotropyTrainer(Trainer):
         for name, regularizer in self.regularizers.items():
             found.append(regularizer(tensors))
             self._sums[name] = self._sums.get(name, 0.0) + found[-1].detach()
-            self._last[name] = tensors.on(regularizer.on, CALLER).detach()
+            self._last[name] = tensors.on(regularizer.on).detach()
         self._n_summed += 1
         return found
 
@@ -123,7 +123,7 @@ def _made(name: str, given: Regularizer | Mapping[str, Any]) -> Regularizer:
         return given
     if not isinstance(given, Mapping) or "what" not in given:
         raise InputError(
-            f"{CALLER}: regularizers[{name!r}] must be a Regularizer, or a mapping with what, "
+            f"regularizers[{name!r}] must be a Regularizer, or a mapping with what, "
             f"weight and on, got {given!r}."
         )
     return Regularizer(**given)

@@ -215,7 +215,7 @@ def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floa
 
 def undefined(name: str, why: str) -> float:
     """NaN, with a warning that names the metric."""
-    warnings.warn(f"{name}: {why}; NaN is given.", IsotropyWarning, stacklevel=4)
+    warnings.warn(f"{name}: {why}; NaN is given.", IsotropyWarning, stacklevel=5)
     return float("nan")
 
 
@@ -226,7 +226,6 @@ def gather(
     sample_weight: object = None,
     center: bool = False,
     random_state: int = 0,
-    caller: str = "isotropy",
 ) -> Statistics:
     """The statistics named in `needs`, in one pass over X, or two with "partition".
 
@@ -235,8 +234,8 @@ def gather(
     With `center`, X'X and what follows from it are those of the centred rows.
     """
     needs = set(needs)
-    center = checks.flag(center, "center", caller)
-    source = as_source(X, sample_weight, caller)
+    center = checks.flag(center, "center")
+    source = as_source(X, sample_weight)
     statistics = Statistics(
         source.n_samples,
         source.n_features,
@@ -342,13 +341,13 @@ def _rotated(vectors: Floats, groups: list[list[int]], random: np.random.Generat
     return np.concatenate(parts, axis=1)
 
 
-def all_rows(X: Any, sample_weight: object, caller: str) -> tuple[Array, Floats | None]:
+def all_rows(X: Any, sample_weight: object) -> tuple[Array, Floats | None]:
     """All rows and their weights, for the metrics that compare rows with each other."""
-    source = as_source(X, sample_weight, caller)
+    source = as_source(X, sample_weight)
     source = getattr(source, "bare", lambda: source)()
     if isinstance(source, ArraySource) and not source.skip_bad_rows:
         rows = linalg.native(source.X)
-        checks.finite(rows, caller)
+        checks.finite(rows)
         return rows, source.weights
     batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
     rows = np.concatenate([linalg.to_numpy(batch.rows) for batch in batches])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import linalg
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import gather, record, undefined
 from isotropy.stats import Directions
@@ -53,6 +54,7 @@ def shares(directions: Directions) -> Floats:
     return parts / cosine
 
 
+@public
 @record(
     summary="mean cosine over all pairs of rows",
     paper="Ethayarajh 2019",
@@ -86,10 +88,11 @@ def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
     >>> mean_cosine(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
     0.3333333333333333
     """
-    statistics = gather(X, {"directions"}, sample_weight=sample_weight, caller="mean_cosine")
+    statistics = gather(X, {"directions"}, sample_weight=sample_weight)
     return average(statistics.directions)
 
 
+@public
 @record(
     summary="each dimension's share of the mean cosine",
     paper="Timkey and van Schijndel 2021",
@@ -120,5 +123,5 @@ def rogue_dimensions(X: Any, *, sample_weight: object = None) -> Floats:
     >>> int(rogue_dimensions(X).argmax()), bool(rogue_dimensions(X).max() > 0.99)
     (2, True)
     """
-    statistics = gather(X, {"directions"}, sample_weight=sample_weight, caller="rogue_dimensions")
+    statistics = gather(X, {"directions"}, sample_weight=sample_weight)
     return shares(statistics.directions)

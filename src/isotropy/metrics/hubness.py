@@ -9,7 +9,7 @@ from scipy.stats import skew
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import all_rows, record
 
@@ -35,6 +35,7 @@ def occurrences(units: Any, k: int) -> Floats:
     return counts
 
 
+@public
 @record(
     summary="skewness of how often rows are among the nearest neighbours of others",
     paper="Radovanovic et al. 2010",
@@ -67,12 +68,12 @@ def hubness(X: Any, k: int = 10) -> float:
     >>> round(hubness(X), 2)
     0.19
     """
-    rows, weights = all_rows(X, None, "hubness")
+    rows, weights = all_rows(X, None)
     if weights is not None:
-        raise InputError("hubness: X must have no weights; rows are compared as they are.")
+        raise InputError("X must have no weights; rows are compared as they are.")
     seen = linalg.nonzero_rows(rows)
     if len(seen) < 2:
         return float("nan")
-    k = checks.integer(k, "k", "hubness", 1, len(seen) - 1)
+    k = checks.integer(k, "k", 1, len(seen) - 1)
     counts = occurrences(linalg.unit_rows(rows[linalg.index(seen, rows)]), k)
     return float(skew(counts)) if counts.std() > 0 else float("nan")

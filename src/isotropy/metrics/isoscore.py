@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.metrics.base import RECORDS, Statistics, gather, record, undefined
 
 
@@ -47,8 +47,7 @@ def score(statistics: Statistics, unbiased: bool = False) -> float:
     n = statistics.moments.count
     if n < 4:
         raise InputError(
-            f"isoscore: X must have at least 4 rows for unbiased=True, got {n:g}. "
-            "Use unbiased=False."
+            f"X must have at least 4 rows for unbiased=True, got {n:g}. Use unbiased=False."
         )
     # Theorem 1 of Himeno and Yamada 2014, Q their sum of fourth powers; of the difference of
     # their two estimates, of (tr C)^2 and of tr(C^2), only the plain one's is left.
@@ -62,6 +61,7 @@ def score(statistics: Statistics, unbiased: bool = False) -> float:
     return n * (n - 3) * excess / estimate / (d - 1)
 
 
+@public
 @record(
     summary="fraction of dimensions used evenly by the covariance",
     paper="Rudman et al. 2022",
@@ -107,8 +107,8 @@ def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) ->
     >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
     (0.32, 1.0)
     """
-    statistics = gather(X, {"moments", "traces"}, sample_weight=sample_weight, caller="isoscore")
-    return score(statistics, checks.flag(unbiased, "unbiased", "isoscore"))
+    statistics = gather(X, {"moments", "traces"}, sample_weight=sample_weight)
+    return score(statistics, checks.flag(unbiased, "unbiased"))
 
 
 def evaluate_unbiased(statistics: Statistics) -> float:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
+from isotropy.errors import public
 from isotropy.metrics.base import RECORDS, gather, record
 from isotropy.repairs import ClusterRemoval
 from isotropy.sources import MappedSource, as_source
 
 
+@public
 @record(
     summary="every other metric after each cluster was made zero-mean, over seeds",
     paper="cluster-based paper, table 1",
@@ -59,20 +61,19 @@ def local_isotropy(
     >>> abs(local["mean_cosine"]["mean"]) < 0.01
     True
     """
-    caller = "local_isotropy"
-    n_seeds = checks.integer(n_seeds, "n_seeds", caller, 1)
-    random_state = checks.integer(random_state, "random_state", caller, 0)
-    source = as_source(X, sample_weight, caller)
-    runs = [_run(source, n_clusters, random_state + i, caller) for i in range(n_seeds)]
+    n_seeds = checks.integer(n_seeds, "n_seeds", 1)
+    random_state = checks.integer(random_state, "random_state", 0)
+    source = as_source(X, sample_weight)
+    runs = [_run(source, n_clusters, random_state + i) for i in range(n_seeds)]
     return {name: _spread([run[name] for run in runs]) for name in runs[0]}
 
 
-def _run(source: Any, n_clusters: int, seed: int, caller: str) -> dict[str, Any]:
+def _run(source: Any, n_clusters: int, seed: int) -> dict[str, Any]:
     repair = ClusterRemoval(n_clusters, 0, random_state=seed).fit(source)
     centred = MappedSource(source, repair.transform, source.n_features)
     records = [r for r in RECORDS.values() if r.evaluate is not None]
     needs = {need for r in records for need in r.needs}
-    statistics = gather(centred, needs, random_state=seed, caller=caller)
+    statistics = gather(centred, needs, random_state=seed)
     return {r.name: r.evaluate(statistics) for r in records if r.evaluate is not None}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import linalg
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import Statistics, gather, record, undefined
 
@@ -20,6 +21,7 @@ def aligned(statistics: Statistics) -> float:
     return min(1.0, abs(float(statistics.mean @ statistics.gram[1][:, 0])) / length)
 
 
+@public
 @record(
     summary="cosine of the mean with the top eigenvector of X'X, without sign",
     paper="too much in common, section 5.3",
@@ -44,7 +46,7 @@ def mean_alignment(X: Any, *, sample_weight: object = None) -> float:
     >>> round(mean_alignment(X + 2), 3)
     1.0
     """
-    return aligned(gather(X, {"moments"}, sample_weight=sample_weight, caller="mean_alignment"))
+    return aligned(gather(X, {"moments"}, sample_weight=sample_weight))
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -82,6 +84,7 @@ def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:
     return np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf")
 
 
+@public
 @record(
     summary="norm of the mean over the mean norm: how far the whole space has drifted",
     paper="too much in common, table 1",
@@ -101,11 +104,10 @@ def mean_norm_ratio(X: Any, *, sample_weight: object = None) -> float:
     >>> round(mean_norm_ratio(np.array([[3.0, 4.0], [3.0, -4.0]])), 6)
     0.6
     """
-    return drift(
-        gather(X, {"moments", "directions"}, sample_weight=sample_weight, caller="mean_norm_ratio")
-    )
+    return drift(gather(X, {"moments", "directions"}, sample_weight=sample_weight))
 
 
+@public
 @record(
     summary="norms of rows: quantiles, shown as least / median / largest",
     paper="too much in common, appendix C",
@@ -136,6 +138,5 @@ def norms(X: Any, *, sample_weight: object = None, random_state: int = 0) -> dic
             {"directions", "sample"},
             sample_weight=sample_weight,
             random_state=random_state,
-            caller="norms",
         )
     )

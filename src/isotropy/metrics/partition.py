@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from isotropy import checks
-from isotropy.errors import IsotropyWarning
+from isotropy.errors import IsotropyWarning, public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import RECORDS, Partition, Statistics, gather, record, undefined
 
@@ -90,7 +90,7 @@ def isotropy_range(partition: Partition) -> tuple[float, float] | None:
     return float(np.exp(min(logs))), float(np.exp(max(logs)))
 
 
-def remark(partition: Partition, caller: str) -> None:
+def remark(partition: Partition, name: str) -> None:
     """Warn where repeated eigenvalues leave the value open."""
     found = isotropy_range(partition)
     if found is None:
@@ -98,14 +98,15 @@ def remark(partition: Partition, caller: str) -> None:
     low, high = np.log10(np.maximum(found, np.finfo(float).tiny))
     own = log_isotropy(partition.logs) / np.log(10)
     warnings.warn(
-        f"{caller}: eigenvalues of X'X repeat, so I(W) depends on the basis: log10 I is {own:.3g} "
+        f"{name}: eigenvalues of X'X repeat, so I(W) depends on the basis: log10 I is {own:.3g} "
         f"in the one found, {low:.3g} to {high:.3g} over {len(partition.rotated)} seeded others. "
         "Compare such spaces by isoscore.",
         IsotropyWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
+@public
 @record(
     summary="least over largest partition function along the eigenvectors of X'X, both signs",
     paper="Mu and Viswanath 2018; Wang et al. 2020 (I1)",
@@ -167,11 +168,10 @@ def partition_isotropy(
     >>> round(partition_isotropy(X + 3, log=True), 2)
     -11.97
     """
-    caller = "partition_isotropy"
-    partition = _gathered(X, signs, center, sample_weight, random_state, caller)
-    remark(partition, caller)
+    partition = _gathered(X, signs, center, sample_weight, random_state)
+    remark(partition, "partition_isotropy")
     logs = partition.logs if signs == "both" else partition.logs[0]
-    in_logs = checks.flag(log, "log", caller)
+    in_logs = checks.flag(log, "log")
     return log_value(logs) if in_logs else value(logs, partition.rounding)
 
 
@@ -185,6 +185,7 @@ RECORDS["log_partition_isotropy"] = replace(
 )
 
 
+@public
 @record(
     summary="standard deviation of the partition function over its mean, along the same directions",
     paper="Wang et al. 2020 (I2)",
@@ -220,17 +221,16 @@ def partition_dispersion(
     >>> round(partition_dispersion(X), 2)
     0.1
     """
-    caller = "partition_dispersion"
-    partition = _gathered(X, signs, center, sample_weight, random_state, caller)
-    remark(partition, caller)
+    partition = _gathered(X, signs, center, sample_weight, random_state)
+    remark(partition, "partition_dispersion")
     logs = partition.logs if signs == "both" else partition.logs[0]
     return spread(logs, partition.rounding)
 
 
 def _gathered(
-    X: Any, signs: str, center: bool, sample_weight: object, random_state: int, caller: str
+    X: Any, signs: str, center: bool, sample_weight: object, random_state: int
 ) -> Partition:
-    checks.choice(signs, "signs", caller, ("both", "given"))
+    checks.choice(signs, "signs", ("both", "given"))
     return partition_of(
         gather(
             X,
@@ -238,6 +238,5 @@ def _gathered(
             sample_weight=sample_weight,
             center=center,
             random_state=random_state,
-            caller=caller,
         )
     )

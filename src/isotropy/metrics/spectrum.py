@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, linalg
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import Statistics, gather, record, undefined
 from isotropy.metrics.isoscore import squared_traces
@@ -46,6 +47,7 @@ def entropy_rank(singular: Floats) -> float:
     return float(np.exp(-(p @ np.log(p))))
 
 
+@public
 @record(
     summary="share of the variance that the first 1, 2, 3 principal components explain",
     paper="isotropy layer paper, eq. 1",
@@ -76,9 +78,8 @@ def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> f
     >>> explained_variance(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     0.8
     """
-    caller = "explained_variance"
-    statistics = gather(X, {"moments"}, sample_weight=sample_weight, caller=caller)
-    k = checks.integer(k, "k", caller, 1, statistics.n_features)
+    statistics = gather(X, {"moments"}, sample_weight=sample_weight)
+    k = checks.integer(k, "k", 1, statistics.n_features)
     return float(explained(statistics, k)[-1])
 
 
@@ -87,6 +88,7 @@ def participation(statistics: Statistics) -> float:
     return 1 + excess / square if square > 0 else float("nan")
 
 
+@public
 @record(
     summary="number of directions that the variance is effectively spread over",
     paper="participation ratio, e.g. Rudman et al. 2022",
@@ -106,11 +108,10 @@ def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
     >>> participation_ratio(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
     2.0
     """
-    return participation(
-        gather(X, {"moments"}, sample_weight=sample_weight, caller="participation_ratio")
-    )
+    return participation(gather(X, {"moments"}, sample_weight=sample_weight))
 
 
+@public
 @record(
     summary="singular values of X in descending order",
     paper="too much in common, figure 1",
@@ -143,10 +144,11 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
     >>> singular_values(np.diag([3.0, 2.0]))
     array([3., 2.])
     """
-    needs, caller = {"moments", "spectrum"}, "singular_values"
-    return in_full(gather(X, needs, sample_weight=sample_weight, center=center, caller=caller))
+    needs = {"moments", "spectrum"}
+    return in_full(gather(X, needs, sample_weight=sample_weight, center=center))
 
 
+@public
 @record(
     summary="exponential of the entropy of the normalised singular values of X",
     paper="Roy and Vetterli 2007",
@@ -166,6 +168,6 @@ def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None
     >>> round(effective_rank(np.eye(5)), 6), round(effective_rank(np.diag([1.0, 1e-9])), 6)
     (5.0, 1.0)
     """
-    needs, caller = {"moments", "spectrum"}, "effective_rank"
-    statistics = gather(X, needs, sample_weight=sample_weight, center=center, caller=caller)
+    needs = {"moments", "spectrum"}
+    statistics = gather(X, needs, sample_weight=sample_weight, center=center)
     return entropy_rank(roots(statistics))

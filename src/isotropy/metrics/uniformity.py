@@ -8,6 +8,7 @@ import numpy as np
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, record
 
@@ -53,6 +54,7 @@ def sampled(statistics: Statistics) -> float:
     return log_mean_potential(rows, None if sample.weights is None else sample.weights[kept])
 
 
+@public
 @record(
     summary="log mean Gaussian potential between directions of rows",
     paper="Wang and Isola 2020",
@@ -92,14 +94,13 @@ def uniformity(
     >>> round(uniformity(X), 2), round(uniformity(X + 1), 2)
     (-3.87, -1.93)
     """
-    if checks.flag(exact, "exact", "uniformity"):
-        return log_mean_potential(*all_rows(X, sample_weight, "uniformity"))
+    if checks.flag(exact, "exact"):
+        return log_mean_potential(*all_rows(X, sample_weight))
     return sampled(
         gather(
             X,
             {"sample"},
             sample_weight=sample_weight,
             random_state=random_state,
-            caller="uniformity",
         )
     )

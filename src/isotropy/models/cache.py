@@ -157,8 +157,8 @@ class Cache:
             rows = self._mapped.pop(path, None)
             try:
                 rows = np.load(path, mmap_mode="r") if rows is None else rows
-            except (OSError, ValueError, EOFError):
-                raise self._unreadable(path) from None
+            except (OSError, ValueError, EOFError) as error:
+                raise self._unreadable(path) from error
             self._mapped[path] = rows
             if len(self._mapped) > N_OPEN:
                 del self._mapped[next(iter(self._mapped))]
@@ -186,7 +186,7 @@ class Cache:
 
     def _unreadable(self, path: Path) -> InputError:
         return InputError(
-            f"Encoder: cache {str(self.folder.parent)!r} must keep what is written to it, got "
+            f"cache {str(self.folder.parent)!r} must keep what is written to it, got "
             f"{path.stem!r}, which does not open again. Raise the limit of open files (ulimit -n), "
             "or use another folder."
         )
@@ -198,9 +198,9 @@ class Cache:
             yield
         except OSError as error:
             raise InputError(
-                f"Encoder: cache {str(self.folder.parent)!r} must be a folder that can be written "
+                f"cache {str(self.folder.parent)!r} must be a folder that can be written "
                 f"({reason(error)})."
-            ) from None
+            ) from error
 
 
 def checksum(text: str) -> bytes:

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.keyed import KeyedVectors
 from isotropy.models.loading import extra, loading, place, static_folder
 from isotropy.models.static import StaticModel
-
-CALLER = "embeddings"
 
 
 class Words(Mapping[str, int]):
@@ -73,6 +71,7 @@ class Words(Mapping[str, int]):
         return len(self._listed)
 
 
+@public
 class Embeddings(KeyedVectors):
     """The embedding matrix of a model: every row, special and unused ones included.
 
@@ -90,7 +89,7 @@ class Embeddings(KeyedVectors):
     words: Words
 
     def __init__(self, vectors: NDArray[np.float32], tokenizer: Any) -> None:
-        super().__init__(vectors, {}, CALLER)
+        super().__init__(vectors, {})
         self.words = Words(tokenizer, len(vectors))
         self.tokens = [""] * len(vectors)
         for token, row in tokenizer.get_vocab().items():
@@ -98,6 +97,7 @@ class Embeddings(KeyedVectors):
                 self.tokens[row] = token
 
 
+@public
 def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     """The input or output embeddings of a model, with its vocabulary.
 
@@ -121,17 +121,17 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
         isotropy.measure(matrix)
         matrix.encode(["sun", "moon"]).shape  # (2, 768)
     """
-    checks.choice(which, "which", CALLER, ("input", "output"))
-    torch, transformers = extra(CALLER)
-    name = checks.path(name_or_path, "name_or_path", CALLER)
+    checks.choice(which, "which", ("input", "output"))
+    torch, transformers = extra()
+    name = checks.path(name_or_path, "name_or_path")
     folder = static_folder(name)
     if folder is not None:
         if which == "output":
             raise _no_output(name)
-        static = StaticModel(name, folder, CALLER)
+        static = StaticModel(name, folder)
         return Embeddings(static.vectors(), static.tokenizer)
-    with loading(name, CALLER):
-        where, options = place(name, CALLER)
+    with loading(name):
+        where, options = place(name)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
         kind = transformers.AutoModel if which == "input" else _head(transformers, where, options)
         if kind is None:
@@ -159,6 +159,6 @@ def _head(transformers: Any, where: str, options: dict[str, Any]) -> Any:
 
 def _no_output(name: str) -> InputError:
     return InputError(
-        f"{CALLER}: which='output' must be of a model that predicts tokens, and {name!r} was saved "
+        f"which='output' must be of a model that predicts tokens, and {name!r} was saved "
         "without output embeddings. Use which='input'."
     )

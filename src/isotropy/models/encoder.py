@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, public
 from isotropy.models.cache import Cache, digest
 from isotropy.models.loading import static_folder
 from isotropy.models.models import (
@@ -122,7 +122,7 @@ class TextSource:
                 f"Encoder: texts of more than {self.encoder.max_length} tokens are cut off there; "
                 "the source's n_truncated counts them.",
                 IsotropyWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         self._cut[block] = n_cut
 
@@ -141,6 +141,7 @@ class Repairs(Protocol):
     def transform(self, X: Any) -> Any: ...
 
 
+@public
 class Encoder:
     """Vectors of texts by a pretrained model; deterministic on one machine.
 
@@ -193,8 +194,8 @@ class Encoder:
         max_length: int | None = None,
         cache: Any = None,
     ) -> None:
-        self.name = checks.path(name_or_path, "name_or_path", "Encoder")
-        self.pool = checks.choice(pool, "pool", "Encoder", POOLS)
+        self.name = checks.path(name_or_path, "name_or_path")
+        self.pool = checks.choice(pool, "pool", POOLS)
         self.special_tokens = bool(special_tokens)
         self.layer = layer
         self.repair: Repairs | None = None
@@ -203,7 +204,7 @@ class Encoder:
         self._load()
         self.layers = layer_numbers(layer, self.model.n_layers)
         default = CPU_BATCH if self.model.device.type == "cpu" else GPU_BATCH
-        self.batch_tokens = checks.integer(batch_tokens or default, "batch_tokens", "Encoder", 1)
+        self.batch_tokens = checks.integer(batch_tokens or default, "batch_tokens", 1)
         self.max_length = self._max_length(max_length)
         self.cache: Cache | None = None
         if cache is not None:
@@ -239,7 +240,7 @@ class Encoder:
         if asked is None:
             return most
         least = 1 + int(self.model.tokenizer.num_special_tokens_to_add())
-        return min(most, checks.integer(asked, "max_length", "Encoder", least))
+        return min(most, checks.integer(asked, "max_length", least))
 
     @property
     def n_features(self) -> int:
@@ -256,7 +257,7 @@ class Encoder:
         """Raise where several layers were asked for."""
         if self.several_layers:
             raise InputError(
-                f"Encoder: {what} must be of one layer, got layer={self.layer!r}. Use by_layer, or "
+                f"{what} must be of one layer, got layer={self.layer!r}. Use by_layer, or "
                 "the command `isotropy layers`."
             )
 
@@ -270,7 +271,7 @@ class Encoder:
         level : {"token", "sentence"}
             "sentence" repairs the pooled rows instead.
         """
-        checks.choice(level, "level", "Encoder", ("token", "sentence"))
+        checks.choice(level, "level", ("token", "sentence"))
         found = object.__new__(type(self))  # copy.copy would load the model again
         found.__dict__.update(self.__dict__)
         setattr(found, "repair" if level == "token" else "sentence_repair", repair)
@@ -387,7 +388,7 @@ class Encoder:
                 n_cut += n
         if n_cut:
             remark = cut_off(n_cut, opened.n_texts, self.max_length)
-            warnings.warn(f"Encoder: {remark}.", IsotropyWarning, stacklevel=4)
+            warnings.warn(f"Encoder: {remark}.", IsotropyWarning, stacklevel=6)
         return [stack.tokens() for stack in stacks]
 
     def _run(self, texts: Sequence[str]) -> Iterator[list[States]]:
@@ -418,7 +419,7 @@ class Encoder:
             return self._inside(text, encoding)
         pool = self.own.mode if self.own else self.pool
         if not len(encoding):
-            raise InputError(f"Encoder: texts must have tokens, got none in {text[:60]!r}.")
+            raise InputError(f"texts must have tokens, got none in {text[:60]!r}.")
         if pool in ("cls", "last"):
             return np.array([0 if pool == "cls" else len(encoding) - 1])
         if self.own or self.special_tokens or encoding.special.all():
@@ -432,7 +433,7 @@ class Encoder:
         found = np.flatnonzero(inside & ~encoding.special)
         if not len(found):
             raise InputError(
-                f"Encoder: characters {span.start} to {span.end} of {span.text[:60]!r} must lie "
+                f"characters {span.start} to {span.end} of {span.text[:60]!r} must lie "
                 f"within the first {self.max_length} tokens and hold a word."
             )
         return found

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError, brief
+from isotropy.errors import InputError, brief, public
 from isotropy.models.models import Rows
 from isotropy.models.texts import Text, shown
 from isotropy.models.tokens import Integers, Tokens
@@ -25,6 +25,7 @@ from isotropy.sources.opening import open_source
 KEYS = ("word", "text", "sentence", "token", "question")
 
 
+@public
 class KeyedVectors(ArraySource):
     """Rows that are looked up by key, which makes them an encoder of the texts they are for.
 
@@ -33,8 +34,6 @@ class KeyedVectors(ArraySource):
     vectors : array of shape (n_samples, n_features)
     keys : sequence of str, or mapping of str to int
         The word or text of each row, or the row of each; of a key that returns, the first row.
-    caller : str
-        Name that error messages begin with.
 
     Attributes
     ----------
@@ -51,13 +50,8 @@ class KeyedVectors(ArraySource):
 
     words: Mapping[Any, int]
 
-    def __init__(
-        self,
-        vectors: Any,
-        keys: Sequence[Text] | Mapping[Any, int],
-        caller: str = "KeyedVectors",
-    ) -> None:
-        super().__init__(vectors, caller=caller)
+    def __init__(self, vectors: Any, keys: Sequence[Text] | Mapping[Any, int]) -> None:
+        super().__init__(vectors)
         if isinstance(keys, Mapping):
             self._expect_rows(list(keys.values()))
         else:
@@ -69,7 +63,7 @@ class KeyedVectors(ArraySource):
         if set(map(type, rows)) == {int} and 0 <= min(rows) <= max(rows) < self.n_samples:
             return
         for row in rows:
-            checks.integer(row, "the row of each key", self.caller, 0, self.n_samples - 1)
+            checks.integer(row, "the row of each key", 0, self.n_samples - 1)
 
     def _numbered(self, keys: Any) -> dict[Any, int]:
         """The first row of each key."""
@@ -81,13 +75,12 @@ class KeyedVectors(ArraySource):
             given = None
         if given is None or not all(isinstance(key, Hashable) for key in given):
             raise InputError(
-                f"{self.caller}: keys must be a list of words or texts, or the row of each, got "
-                f"{brief(keys)}."
+                f"keys must be a list of words or texts, or the row of each, got {brief(keys)}."
             )
         if len(given) != self.n_samples:
             n_keys = f"{len(given):,}" if len(given) < self.n_samples else "more"
             raise InputError(
-                f"{self.caller}: keys must be as many as the {self.n_samples:,} vectors, got "
+                f"keys must be as many as the {self.n_samples:,} vectors, got "
                 f"{n_keys}. Give one a row."
             )
         return dict(zip(reversed(given), reversed(range(len(given))), strict=True))
@@ -107,12 +100,12 @@ class KeyedVectors(ArraySource):
         column : str, optional
             Column with the vectors, where there are more.
         """
-        folder = Path(checks.path(path, "path", "KeyedVectors"))
+        folder = Path(checks.path(path, "path"))
         if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
             words = _lines(folder / "words.txt")
-            beside = open_source(folder / "vectors.npy", caller="KeyedVectors")
+            beside = open_source(folder / "vectors.npy")
             return cls(_rows(list(_batches(beside))), words)
-        source = open_source(path, column=column, caller="KeyedVectors")
+        source = open_source(path, column=column)
         batches = list(_batches(source))
         tables: list[Any] = [batch.carried for batch in batches]
         name = _key_column(tables[0], key, str(path))
@@ -130,13 +123,13 @@ class KeyedVectors(ArraySource):
     def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
         """The row of each text, which must be among the keys."""
         if not isinstance(texts, Iterable):
-            raise InputError(f"{self.caller}: texts must be a list of texts, got {brief(texts)}.")
+            raise InputError(f"texts must be a list of texts, got {brief(texts)}.")
         asked = list(texts)
         found = [self.words.get(text) if isinstance(text, Hashable) else None for text in asked]
         unknown = [text for text, row in zip(asked, found, strict=True) if row is None]
         if unknown:
             raise InputError(
-                f"{self.caller}: texts must be among the keys, got {len(unknown):,} that are not: "
+                f"texts must be among the keys, got {len(unknown):,} that are not: "
                 f"{listed(unknown, 3)}. Leave them out."
             )
         rows: NDArray[Any] = self.vectors[np.array(found, dtype=np.int64)]
@@ -144,7 +137,7 @@ class KeyedVectors(ArraySource):
 
     def with_repair(self, repair: Any) -> KeyedVectors:
         """The same keys with repaired vectors."""
-        repaired = KeyedVectors(repair.transform(self.vectors), {}, self.caller)
+        repaired = KeyedVectors(repair.transform(self.vectors), {})
         repaired.words = self.words
         return repaired
 
@@ -166,9 +159,9 @@ def _lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"KeyedVectors: {str(path)!r} must be UTF-8, got other bytes in line {line}. Convert "
+            f"{str(path)!r} must be UTF-8, got other bytes in line {line}. Convert "
             "it, as with iconv -f latin1 -t utf-8."
-        ) from None
+        ) from error
 
 
 def _key_column(table: Any, asked: str | None, path: str) -> str:
@@ -181,7 +174,7 @@ def _key_column(table: Any, asked: str | None, path: str) -> str:
     if len(found) != 1:
         there = f"got {', '.join(names)}" if names else "got none beside the vectors"
         raise InputError(
-            f"KeyedVectors: {path!r} must have the column {asked or 'word or text'}, {there}. Name "
+            f"{path!r} must have the column {asked or 'word or text'}, {there}. Name "
             "the one with the words or texts."
         )
     return found[0]

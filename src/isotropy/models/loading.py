@@ -24,16 +24,16 @@ from isotropy.errors import (
 STATIC_TABLE = "model.safetensors"
 
 
-def extra(caller: str) -> tuple[Any, Any]:
+def extra() -> tuple[Any, Any]:
     """The torch and transformers modules, or the line that says how to get them."""
     try:
         import torch
         import transformers
     except ImportError as error:
         raise MissingExtraError(
-            f"{caller} needs {error.name}, which is not installed. "
+            f"A model of texts needs {error.name}, which is not installed. "
             'Run: pip install "isotropy[models]".'
-        ) from None
+        ) from error
     return torch, transformers
 
 
@@ -121,7 +121,7 @@ def _say_not_asked(name: str, error: Exception) -> None:
         f"Encoder: whether {name!r} has a pooling of its own could not be looked up "
         f"({first_line(error)}), and the mean is taken. Name the pooling to be sure.",
         IsotropyWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -132,44 +132,43 @@ def is_model(name_or_path: Any) -> bool:
     return found or is_sentence_transformer(path)
 
 
-def place(name: str, caller: str) -> tuple[str, dict[str, Any]]:
+def place(name: str) -> tuple[str, dict[str, Any]]:
     """What from_pretrained takes for a name, a folder or a file."""
     path = Path(name)
     if path.suffix == ".gguf":
         return str(path.parent), {"gguf_file": path.name}
     if is_sentence_transformer(path):
-        return str(path / _first_module(path / "modules.json", caller)), {}
+        return str(path / _first_module(path / "modules.json")), {}
     return name, {}
 
 
-def _first_module(path: Path, caller: str) -> str:
+def _first_module(path: Path) -> str:
     """The folder of the first part of a sentence-transformers model."""
-    modules = read_json(path, caller)
+    modules = read_json(path)
     first = modules[0] if isinstance(modules, list) and modules else None
     folder = first.get("path") if isinstance(first, dict) else None
     if not isinstance(folder, str):
         raise InputError(
-            f"{caller}: {str(path)!r} must list the parts of a model with their paths, got "
+            f"{str(path)!r} must list the parts of a model with their paths, got "
             f"{str(modules)[:60]}. Save the model again."
         )
     return folder
 
 
-def read_json(path: Path, caller: str) -> Any:
+def read_json(path: Path) -> Any:
     """What a JSON file of a model holds."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{caller}: {str(path)!r} must be a JSON file ({first_line(error)}). Save the model "
-            "again."
-        ) from None
+            f"{str(path)!r} must be a JSON file ({first_line(error)}). Save the model again."
+        ) from error
 
 
 @contextlib.contextmanager
-def loading(name: str, caller: str) -> Iterator[None]:
+def loading(name: str) -> Iterator[None]:
     """Loads without the bars and notes of the libraries below, and with one line on failure."""
-    _, transformers = extra(caller)
+    _, transformers = extra()
     notes = transformers.utils.logging
     level, bars, disabled = (
         notes.get_verbosity(),
@@ -184,7 +183,7 @@ def loading(name: str, caller: str) -> Iterator[None]:
     except IsotropyError:
         raise
     except Exception as error:  # of many kinds, by library and by what is wrong
-        raise InputError(_complaint(caller, name, error)) from None
+        raise InputError(_complaint(name, error)) from error
     finally:
         logging.disable(disabled)
         notes.set_verbosity(level)
@@ -192,23 +191,21 @@ def loading(name: str, caller: str) -> Iterator[None]:
             notes.enable_progress_bar()
 
 
-def _complaint(caller: str, name: str, error: Exception) -> str:
+def _complaint(name: str, error: Exception) -> str:
     path = Path(name)
     if path.suffix == ".gguf" and not os.path.isfile(name):
-        return f"{caller}: there is no file {brief(name)}. Check the path."
+        return f"there is no file {brief(name)}. Check the path."
     if os.path.isdir(name) and not is_model(path):
         return (
-            f"{caller}: the folder {brief(name)} holds no model: there is no config.json in it. "
+            f"the folder {brief(name)} holds no model: there is no config.json in it. "
             "Give the folder that save_pretrained wrote."
         )
     if os.path.isfile(name) and path.suffix != ".gguf":
-        return (
-            f"{caller}: {brief(name)} must be a model's folder or a .gguf file, got another file."
-        )
+        return f"{brief(name)} must be a model's folder or a .gguf file, got another file."
     if not os.path.exists(name) and (path.is_absolute() or name.startswith((".", "~"))):
-        return f"{caller}: there is no folder {brief(name)}. Check the path."
+        return f"there is no folder {brief(name)}. Check the path."
     return (
-        f"{caller}: {brief(name)} must be a model that transformers can load "
+        f"{brief(name)} must be a model that transformers can load "
         f"({one_line(first_line(error), 160)}). Check the name or the folder."
     )
 

@@ -54,7 +54,7 @@ def layer_numbers(layer: Layer, n_layers: int) -> list[int]:
     least = -n_layers - 1
     if isinstance(asked, str) or not len(asked) or not all(least <= i <= n_layers for i in asked):
         raise InputError(
-            f"Encoder: layer must be in {least}..{n_layers}, a list of such, 'all' or "
+            f"layer must be in {least}..{n_layers}, a list of such, 'all' or "
             f"'first-last', got {layer!r}."
         )
     return [int(i) % (n_layers + 1) for i in asked]
@@ -105,17 +105,17 @@ class OwnPooling:
     def __init__(self, name: str, model: Model) -> None:
         try:
             from sentence_transformers import SentenceTransformer
-        except ImportError:
+        except ImportError as error:
             raise MissingExtraError(
-                "Encoder: pool='own' needs sentence-transformers, which is not installed. "
+                "pool='own' needs sentence-transformers, which is not installed. "
                 'Run: pip install "isotropy[models]".'
-            ) from None
+            ) from error
         if is_model(name) and not is_sentence_transformer(name):
             raise InputError(
-                f"Encoder: pool='own' must be that of a sentence-transformers model, got {name!r}, "
+                f"pool='own' must be that of a sentence-transformers model, got {name!r}, "
                 "which has no modules.json. Use pool='mean'."
             )
-        with loading(name, "Encoder"):
+        with loading(name):
             found = SentenceTransformer(name, device="cpu")
         parts = list(found)
         self._after = parts[2:]
@@ -123,7 +123,7 @@ class OwnPooling:
         mode = _mode(settings)
         if mode not in MODES or not settings.get("include_prompt", True):
             raise InputError(
-                f"Encoder: pool='own' must be one of {', '.join(MODES)} over all tokens, got "
+                f"pool='own' must be one of {', '.join(MODES)} over all tokens, got "
                 f"{mode!r} in {name!r}. Use pool='mean'."
             )
         self.mode = MODES[mode]
@@ -194,17 +194,13 @@ class Model:
         Name on the model hub, a local folder, or a .gguf file.
     device : str, optional
         Torch device; by default "cuda" where there is one.
-    caller : str
-        Name that error messages begin with.
     """
 
-    def __init__(
-        self, name_or_path: Any, device: str | None = None, caller: str = "Encoder"
-    ) -> None:
-        self.name, self.caller = os.fspath(name_or_path), caller
-        torch, transformers = extra(caller)
-        with loading(self.name, caller):
-            where, options = place(self.name, caller)
+    def __init__(self, name_or_path: Any, device: str | None = None) -> None:
+        self.name = os.fspath(name_or_path)
+        torch, transformers = extra()
+        with loading(self.name):
+            where, options = place(self.name)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             found, notes = transformers.AutoModel.from_pretrained(
                 where, dtype=torch.float32, output_loading_info=True, **options
@@ -219,8 +215,8 @@ class Model:
             self.network = network.to(device).eval()
         except (RuntimeError, AssertionError) as error:
             raise InputError(
-                f"{caller}: device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
-            ) from None
+                f"device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
+            ) from error
         self._made_up = set(notes["missing_keys"])
         self._say_made_up()
         self.torch, self.device = torch, torch.device(device)
@@ -230,7 +226,7 @@ class Model:
         found = next((size for name in names if (size := getattr(config, name, None))), None)
         if not isinstance(found, int):
             raise InputError(
-                f"{self.caller}: {self.name!r} must be a model of texts, got a config of kind "
+                f"{self.name!r} must be a model of texts, got a config of kind "
                 f"{config.model_type!r} without {names[0]}. Use one that takes nothing but text."
             )
         return found
@@ -246,13 +242,13 @@ class Model:
             yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
 
     def _own_limit(self, path: Path) -> int:
-        settings = read_json(path, self.caller)
+        settings = read_json(path)
         found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
         if isinstance(settings, dict) and found is None:
             return NO_LIMIT
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
             raise InputError(
-                f"{self.caller}: {str(path)!r} must give max_seq_length, a number of tokens, got "
+                f"{str(path)!r} must give max_seq_length, a number of tokens, got "
                 f"{str(found)[:60]}. Save the model again."
             )
         return found
@@ -262,10 +258,10 @@ class Model:
         missing = sorted(key for key in self._made_up if not key.startswith(needless))
         if missing:
             warnings.warn(
-                f"{self.caller}: {len(missing)} weights of {self.name!r} are in none of its files, "
+                f"Encoder: {len(missing)} weights of {self.name!r} are in none of its files, "
                 f"and random, such as {missing[0]}.",
                 IsotropyWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def fingerprint(self) -> str:

@@ -40,8 +40,6 @@ class StaticModel:
         What the model was asked for as.
     folder : path
         With model.safetensors and tokenizer.json.
-    caller : str
-        Name that error messages begin with.
 
     Notes
     -----
@@ -53,8 +51,8 @@ class StaticModel:
     n_layers = 0
     device = SimpleNamespace(type="cpu")
 
-    def __init__(self, name: str, folder: Path, caller: str = "Encoder") -> None:
-        self.name, self.folder, self.caller = name, folder, caller
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
         kind, tensors = self._read()
         self.is_own = kind == OWN_TABLE
         self.table = self._table(kind)
@@ -78,7 +76,7 @@ class StaticModel:
                 names = set(file.keys())
                 beside = {n: file.get_tensor(n) for n in BESIDE & names}
         except (SafetensorError, OSError, TypeError, ValueError) as error:
-            raise self._bad(f"must have a whole {STATIC_TABLE} ({_short(error)})") from None
+            raise self._bad(f"must have a whole {STATIC_TABLE} ({_short(error)})") from error
         kind = next((table for table in TABLES if table in names), None)
         if kind is None:
             there = _short(", ".join(sorted(names)) or "none")
@@ -86,7 +84,7 @@ class StaticModel:
         return kind, beside if kind == OWN_TABLE else {}
 
     def _table(self, kind: str) -> Rows:
-        source = open_source(self.folder / STATIC_TABLE, column=kind, caller=self.caller)
+        source = open_source(self.folder / STATIC_TABLE, column=kind)
         table = np.empty((source.n_samples, source.n_features), np.float32)
         for chunk in source.chunks():
             for batch in source.read(chunk):
@@ -100,8 +98,8 @@ class StaticModel:
         path = self.folder / "tokenizer.json"
         if not path.is_file():
             raise self._bad("must have tokenizer.json, got none")
-        _, transformers = extra(self.caller)
-        with loading(self.name, self.caller):
+        _, transformers = extra()
+        with loading(self.name):
             return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
 
     def _check(self) -> None:
@@ -131,14 +129,14 @@ class StaticModel:
 
     def _unknown(self) -> int | None:
         """The token that stands for what the tokenizer does not know, which is left out."""
-        settings = read_json(self.folder / "tokenizer.json", self.caller)
+        settings = read_json(self.folder / "tokenizer.json")
         name = settings["model"].get("unk_token")
         if name is None and isinstance(number := settings["model"].get("unk_id"), int):
             return number
         return None if name is None else self.tokenizer.get_vocab().get(name)
 
     def _bad(self, rule: str) -> InputError:
-        return InputError(f"{self.caller}: {_short(self.folder)!r} {rule}. Save the model again.")
+        return InputError(f"{_short(self.folder)!r} {rule}. Save the model again.")
 
     # What a Model does
 
@@ -169,10 +167,10 @@ class StaticModel:
         if not self._said_empty:
             self._said_empty = True
             warnings.warn(
-                f"{self.caller}: texts without a token that the model knows get a vector of zeros, "
+                f"Encoder: texts without a token that the model knows get a vector of zeros, "
                 f"such as {text[:40]!r}.",
                 IsotropyWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
 
     def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
@@ -206,12 +204,12 @@ def table_file(path: str) -> str | None:
     return None if folder is None else str(folder / STATIC_TABLE)
 
 
-def token_vectors(path: str, caller: str) -> Rows | None:
+def token_vectors(path: str) -> Rows | None:
     """The vectors of a static model that are not its table as it is stored; None of others."""
     folder = static_folder(path)
     if folder is None or not has_formula(str(folder / STATIC_TABLE)):
         return None
-    return StaticModel(path, folder, caller).vectors()
+    return StaticModel(path, folder).vectors()
 
 
 FOLDERS.append(FolderFormat(table_file, token_vectors))
@@ -237,20 +235,20 @@ class StaticPooling:
     def __init__(self, model: StaticModel) -> None:
         inside = (model.folder / "modules.json").is_file()
         root = model.folder if inside else model.folder.parent
-        caller, self.max_length, self.n_features = model.caller, model.max_length, model.n_features
+        self.max_length, self.n_features = model.max_length, model.n_features
         self.prompt, self.normalize = "", False
         if (config := model.folder / "config.json").is_file() and model.is_own:
-            settings = read_json(config, caller)
+            settings = read_json(config)
             self.normalize = isinstance(settings, dict) and settings.get("normalize") is True
         elif (modules := root / "modules.json").is_file():
-            later = [_kind(module) for module in read_json(modules, caller)[1:]]
+            later = [_kind(module) for module in read_json(modules)[1:]]
             if later not in ([], [NORMALIZE]):
                 raise InputError(
-                    f"{caller}: pool='own' of a static model must end in a mean or {NORMALIZE}, "
+                    f"pool='own' of a static model must end in a mean or {NORMALIZE}, "
                     f"got {_short(', '.join(later))}. Use pool='mean'."
                 )
             self.normalize = bool(later)
-            self.prompt = _prompt(root / "config_sentence_transformers.json", caller)
+            self.prompt = _prompt(root / "config_sentence_transformers.json")
 
     def width(self, n_features: int) -> int:
         """Width of the vectors that are made of rows of this width."""
@@ -267,9 +265,9 @@ def _kind(module: Any) -> str:
     return str(kind).rsplit(".", 1)[-1]
 
 
-def _prompt(path: Path, caller: str) -> str:
+def _prompt(path: Path) -> str:
     """What sentence-transformers puts before every text."""
-    settings = read_json(path, caller) if path.is_file() else {}
+    settings = read_json(path) if path.is_file() else {}
     prompts = settings.get("prompts") if isinstance(settings, dict) else None
     name = settings.get("default_prompt_name") if isinstance(settings, dict) else None
     return str(prompts.get(name) or "") if isinstance(prompts, dict) and name else ""

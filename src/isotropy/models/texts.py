@@ -50,14 +50,12 @@ def distinct(texts: Sequence[Text]) -> tuple[list[Text], dict[Text, int]]:
     return list(numbers), numbers
 
 
-def expect_texts(texts: Any, name: str, caller: str) -> list[Text]:
+def expect_texts(texts: Any, name: str) -> list[Text]:
     """The texts as a list, which must hold nothing else."""
-    found = checks.listing(texts, name, caller)
+    found = checks.listing(texts, name)
     for number, text in enumerate(found):
         if not isinstance(text, (str, Span)):
-            raise InputError(
-                f"{caller}: {name} must be texts, got {type(text).__name__} in place {number}."
-            )
+            raise InputError(f"{name} must be texts, got {type(text).__name__} in place {number}.")
     return found
 
 
@@ -86,23 +84,23 @@ class TextList:
 
     n_blank = 0
 
-    def __init__(self, texts: Sequence[Text], caller: str = "Encoder") -> None:
-        self.texts = checks.listing(texts, "texts", caller)
+    def __init__(self, texts: Sequence[Text]) -> None:
+        self.texts = checks.listing(texts, "texts")
         if not self.texts:
-            raise InputError(f"{caller}: texts must have at least one text, got none.")
+            raise InputError("texts must have at least one text, got none.")
         for number, text in enumerate(self.texts):
             if not isinstance(text, (str, Span)):
                 raise InputError(
-                    f"{caller}: texts must be strings, got {type(text).__name__} in place {number}."
+                    f"texts must be strings, got {type(text).__name__} in place {number}."
                 )
             if not whole(text).strip():
                 raise InputError(
-                    f"{caller}: texts must not be blank, got a blank one in place {number} "
+                    f"texts must not be blank, got a blank one in place {number} "
                     "(counted from 0). Leave it out."
                 )
             if not is_unicode(whole(text)):
                 raise InputError(
-                    f"{caller}: texts must hold whole characters, got half of one (a lone "
+                    f"texts must hold whole characters, got half of one (a lone "
                     f"surrogate, \\ud800 to \\udfff) in place {number} (counted from 0). Correct "
                     "that text."
                 )
@@ -148,19 +146,19 @@ def shown(text: Text) -> str:
     return text.text[text.start : text.end] if isinstance(text, Span) else text
 
 
-def open_texts(texts: Any, columns: Sequence[str] | None = None, caller: str = "Encoder") -> Texts:
+def open_texts(texts: Any, columns: Sequence[str] | None = None) -> Texts:
     """The texts of a list, or of a file where a path is given."""
     if isinstance(texts, (TextList, TextFile)):
         return texts
     if isinstance(texts, str) and " " in texts and not os.path.exists(texts):
         raise InputError(
-            f"{caller}: there is no file {texts[:60]!r}. Check the path, or give texts in a list."
+            f"there is no file {texts[:60]!r}. Check the path, or give texts in a list."
         )
     if isinstance(texts, (str, os.PathLike)):
-        return TextFile(texts, columns, caller)
+        return TextFile(texts, columns)
     if columns is not None:
-        raise InputError(f"{caller}: columns are for files, got a list of texts. Leave them out.")
-    return TextList(texts, caller)
+        raise InputError("columns are for files, got a list of texts. Leave them out.")
+    return TextList(texts)
 
 
 def each(texts: Texts) -> Iterator[Text]:
@@ -194,22 +192,18 @@ class TextFile:
     columns : sequence of str, optional
         Columns or fields with the texts; by default `text`, `sentence`, both of `sentence1` and
         `sentence2`, or `question`. Of several columns, a record gives its texts one by one.
-    caller : str
-        Name that error messages begin with.
     """
 
-    def __init__(
-        self, path: Any, columns: Sequence[str] | None = None, caller: str = "Encoder"
-    ) -> None:
-        self.path, self.caller = Path(os.fspath(path)), caller
+    def __init__(self, path: Any, columns: Sequence[str] | None = None) -> None:
+        self.path = Path(os.fspath(path))
         bare = Path(self.path.name.removesuffix(".gz")).suffix
         self.kind = tables.suffix(self.path.name) or ("" if bare else "txt")
         if not self.kind:
             raise InputError(
-                f"{caller}: {str(path)!r} must be a file of texts: .txt, .tsv, .csv or .jsonl, "
+                f"{str(path)!r} must be a file of texts: .txt, .tsv, .csv or .jsonl, "
                 f"got {brief(bare)}."
             )
-        with explained(caller, str(self.path), "text"):
+        with explained(str(self.path), "text"):
             packed = self.path.suffix.lower() == ".gz"
             self._plain = self._unpacked() if packed else self.path
             self._form = self._written()
@@ -289,7 +283,7 @@ class TextFile:
     def _chosen(self, asked: Sequence[str] | None) -> tuple[str, ...]:
         if self.kind == "txt":
             if asked:
-                raise InputError(f"{self.caller}: a .txt file has no columns, got {list(asked)}.")
+                raise InputError(f"a .txt file has no columns, got {list(asked)}.")
             return ("text",)
         default = next((c for c in DEFAULT_COLUMNS if set(c) <= set(self.names)), ())
         found = tuple(asked) if asked else default
@@ -323,7 +317,7 @@ class TextFile:
 
     def _records(self, block: Block) -> Iterator[Fields]:
         _, offset, n_bytes, line = block
-        with explained(self.caller, str(self.path), "text"):
+        with explained(str(self.path), "text"):
             with open(self._plain, "rb") as file:
                 file.seek(offset)
                 data = file.read(n_bytes)

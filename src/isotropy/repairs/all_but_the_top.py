@@ -77,16 +77,15 @@ class AllButTheTop(SummedRepair):
 
     def _check_params(self) -> None:
         super()._check_params()
-        name = type(self).__name__
-        checks.choice(self.side, "side", name, SIDES)
+        checks.choice(self.side, "side", SIDES)
         if self.n_components is not None:
-            checks.integer(self.n_components, "n_components", name, 0)
+            checks.integer(self.n_components, "n_components", 0)
 
     def _check_fitted(self) -> None:
         expect_removed(len(self.components_), self.n_components, self.n_features_in_)
 
     def _solve(self, statistic: Moments) -> None:
-        n_removed = n_directions(self.n_components, self.n_features_in_, type(self).__name__)
+        n_removed = n_directions(self.n_components, self.n_features_in_)
         self.mean_ = statistic.mean
         self.components_ = directions(statistic, n_removed, self.side)
 

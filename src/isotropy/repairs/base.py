@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from isotropy import checks, linalg, stored
 from isotropy.checks import Array
 from isotropy.engines import Engine, map_rows, over_threads, reduce, using
-from isotropy.errors import InputError, NotAffineError, one_line
+from isotropy.errors import InputError, NotAffineError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
@@ -31,6 +31,7 @@ SIZED = ("mean_", "scale_", "means_", "cluster_centers_")  # what has the scale 
 WIDE = 1e15  # of these, past which float32 rows are repaired in float64
 
 
+@public
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
@@ -89,7 +90,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
-        with using(engine, checkpoint=checkpoint, caller=type(self).__name__) as run:
+        with using(engine, checkpoint=checkpoint) as run:
             self._fit(source)
             self._check_learned()
             self.n_samples_seen_ = source.n_samples - run.n_skipped
@@ -125,20 +126,19 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if out is not None:
             return self._stream(X, out, engine, overwrite)
         rows = self._rows(X)
-        return _restored(self._repaired(rows, 0), X, type(self).__name__)
+        return _restored(self._repaired(rows, 0), X)
 
     def _stream(
         self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
     ) -> Source | None:
         check_is_fitted(self)
-        caller = type(self).__name__
-        guard({"out": out}, {"X": X}, overwrite=overwrite, caller=caller)
-        source = as_source(X, caller=caller)
-        checks.width(source.n_features, self.n_features_in_, caller)
-        with using(engine, caller=caller):
-            sink = target(out, self._n_features_out, source, caller, overwrite=overwrite)
+        guard({"out": out}, {"X": X}, overwrite=overwrite)
+        source = as_source(X)
+        checks.width(source.n_features, self.n_features_in_)
+        with using(engine):
+            sink = target(out, self._n_features_out, source, overwrite=overwrite)
             map_rows(source, self._repaired, sink)
-        return None if is_stream(out) else as_source(out, caller=caller)
+        return None if is_stream(out) else as_source(out)
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from those that the repair was fitted on.
@@ -155,15 +155,14 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         Shift
         """
         check_is_fitted(self)
-        caller = type(self).__name__
         if self.moments_ is None:
             raise InputError(
-                f"{caller}: shift must know the moments of the fitted rows, which this repair was "
+                "shift must know the moments of the fitted rows, which this repair was "
                 "saved without. Fit it again."
             )
-        source = as_source(X, caller=caller)
-        checks.width(source.n_features, self.n_features_in_, caller)
-        with using(engine, caller=caller):
+        source = as_source(X)
+        checks.width(source.n_features, self.n_features_in_)
+        with using(engine):
             return shift(self.moments_, source)
 
     def affine(self) -> tuple[Floats, Floats]:
@@ -177,11 +176,11 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         if self.normalize:
             raise NotAffineError(
-                f"{type(self).__name__}: normalize=True is not affine. Use normalize=False and "
-                "scale the rows afterwards."
+                "normalize=True is not affine. Use normalize=False and scale the rows afterwards."
             )
         return self._affine()
 
+    @public("save")
     def save(self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False) -> None:
         """Write the fitted repair to one safetensors file, whole or not at all.
 
@@ -200,11 +199,11 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         level = level or self.level_
         if level:
-            checks.choice(level, "level", "save", LEVELS)
+            checks.choice(level, "level", LEVELS)
         try:
             files.check_note(note)
         except InputError as error:
-            raise InputError(f"save: {error}.") from None
+            raise InputError(f"{error}.") from None
         files.write(path, self._header(note, level), self._tensors(), overwrite=overwrite)
 
     def _header(self, note: str, level: str) -> dict[str, Any]:
@@ -258,7 +257,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self.note_ = header["note"]
         self.level_ = header.get("level", "")  # older files don't have it
         if self.level_ != "":
-            checks.choice(self.level_, "level", type(self).__name__, LEVELS)
+            checks.choice(self.level_, "level", LEVELS)
         names = header.get("feature_names")
         if names is not None:
             self.feature_names_in_ = np.asarray(self._names(names), dtype=object)
@@ -304,10 +303,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Write the repaired rows to out, which has their dtype."""
 
     def _affine(self) -> tuple[Floats, Floats]:
-        raise NotAffineError(f"{type(self).__name__} is not affine.")
+        raise NotAffineError("the repair is not affine.")
 
     def _check_params(self) -> None:
-        checks.flag(self.normalize, "normalize", type(self).__name__)
+        checks.flag(self.normalize, "normalize")
 
     @property
     def _n_features_out(self) -> int:
@@ -317,7 +316,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         learned = [np.asarray(getattr(self, name)) for name in self.learned]
         if not all(np.isfinite(part).all() for part in learned if part.dtype.kind == "f"):
             raise InputError(
-                f"{type(self).__name__}: X must have a scale that the repair can undo in float64. "
+                "X must have a scale that the repair can undo in float64. "
                 "Multiply the rows by a power of two first."
             )
 
@@ -336,26 +335,25 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     def _mapped(self, function: Any, rows: Array, n_out: int, first_row: int | None = 0) -> Array:
         """What function(rows, out) writes, in the dtype of rows, into whose range it must fit."""
-        kind, caller = str(rows.dtype).removeprefix("torch."), type(self).__name__
+        kind = str(rows.dtype).removeprefix("torch.")
 
         def checked(part: Array, out: Array, start: int) -> None:
             with np.errstate(all="ignore"):  # looked for afterwards
                 function(part, out)
-            checks.fits(out, None, kind, caller, None if first_row is None else first_row + start)
+            checks.fits(out, None, kind, None if first_row is None else first_row + start)
 
         if not self._wide():
             return self._blockwise(checked, rows, n_out)
         found = self._blockwise(checked, linalg.double(rows), n_out)
         with np.errstate(over="ignore"):
             out = linalg.like(found, rows)
-        checks.fits(out, found, kind, caller, first_row)
+        checks.fits(out, found, kind, first_row)
         return out
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
-        caller = type(self).__name__
-        source = as_source(X, sample_weight, caller)
+        source = as_source(X, sample_weight)
         if not reset and hasattr(self, "n_features_in_"):
-            checks.width(source.n_features, self.n_features_in_, caller)
+            checks.width(source.n_features, self.n_features_in_)
         if isinstance(source, ArraySource) and source is not X:
             validate_data(self, X, reset=reset, skip_check_array=True)
         else:
@@ -367,13 +365,12 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def _rows(self, X: Any) -> Array:
         """X checked for `transform`, in float32 or float64."""
         check_is_fitted(self)
-        caller = type(self).__name__
-        matrix = checks.matrix(X, caller)
-        checks.n_features(matrix, self.n_features_in_, caller)
+        matrix = checks.matrix(X)
+        checks.n_features(matrix, self.n_features_in_)
         if not checks.is_tensor(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         rows = linalg.native(matrix)
-        checks.finite(rows, caller)
+        checks.finite(rows)
         return rows
 
     def _blockwise(self, function: Any, rows: Array, n_out: int) -> Array:
@@ -397,7 +394,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return tags
 
 
-def _restored(rows: Array, X: Any, caller: str) -> Array:
+def _restored(rows: Array, X: Any) -> Array:
     """rows in the kind and dtype of X, as far as X was floating."""
     if not checks.is_tensor(X):
         kept = np.asarray(X).dtype
@@ -412,21 +409,19 @@ def _restored(rows: Array, X: Any, caller: str) -> Array:
         if not X.dtype.is_floating_point or X.dtype == rows.dtype:
             return rows
         cast = rows.to(X.dtype)
-    checks.fits(cast, rows, str(cast.dtype).removeprefix("torch."), caller)
+    checks.fits(cast, rows, str(cast.dtype).removeprefix("torch."))
     return cast
 
 
-def target(
-    out: Any, n_features: int, like: Source, caller: str, **options: Any
-) -> Sink | PartsSink:
+def target(out: Any, n_features: int, like: Source, **options: Any) -> Sink | PartsSink:
     """Where `out` says that rows go: a file, or without suffix a folder of Parquet parts."""
     if os.fspath(out) == "-":
         raise InputError(
-            f"{caller}: {options.get('name', 'out')} must be a file or a folder, got '-'. Name a "
+            f"{options.get('name', 'out')} must be a file or a folder, got '-'. Name a "
             "file: rows cannot go to standard output."
         )
     kind = open_sink if os.path.splitext(out)[1] else PartsSink
-    return kind(out, n_features, like=like, caller=caller, **options)
+    return kind(out, n_features, like=like, **options)
 
 
 def is_affine(repair: Repair) -> bool:
@@ -438,6 +433,7 @@ def is_affine(repair: Repair) -> bool:
     return True
 
 
+@public
 class SummedRepair(Repair):
     """A repair solved from one mergeable statistic, which it keeps.
 
@@ -467,10 +463,9 @@ class SummedRepair(Repair):
 
     def fit_statistic(self, statistic: Moments) -> Self:
         """Fit from moments made before, where the repair is solved from those."""
-        name = type(self).__name__
         if not isinstance(statistic, self.statistic) or statistic.n_features is None:
             raise InputError(
-                f"{name}: statistic must be {self.statistic.__name__} of some rows, got "
+                f"statistic must be {self.statistic.__name__} of some rows, got "
                 f"{type(statistic).__name__}."
             )
         self.n_features_in_ = statistic.n_features
@@ -488,7 +483,7 @@ class SummedRepair(Repair):
         if isinstance(other, Repair):
             check_is_fitted(other)
         if type(other) is not type(self) or other.get_params() != self.get_params():
-            raise InputError(f"{name}: other must be a {name} with the same parameters.")
+            raise InputError(f"other must be a {name} with the same parameters.")
         self._add(other.statistic_, other.moments_)
         self.n_samples_seen_ += other.n_samples_seen_
         self._solve(self.statistic_)
@@ -547,12 +542,11 @@ class Invertible(Repair):
     def inverse_transform(self, X: Any) -> Any:
         """The rows whose repair is X; not there with `normalize`, which forgets the norms."""
         check_is_fitted(self)
-        caller = type(self).__name__
-        matrix = checks.matrix(X, caller)
-        checks.n_features(matrix, self._n_features_out, caller)
+        matrix = checks.matrix(X)
+        checks.n_features(matrix, self._n_features_out)
         rows = linalg.native(matrix)
-        checks.finite(rows, caller)
-        return _restored(self._mapped(self._revert, rows, self.n_features_in_), X, caller)
+        checks.finite(rows)
+        return _restored(self._mapped(self._revert, rows, self.n_features_in_), X)
 
     @abstractmethod
     def _revert(self, rows: Array, out: Array) -> None:
@@ -563,6 +557,7 @@ class InvertibleRepair(Invertible, SummedRepair):
     """A repair solved from one statistic, with a way back."""
 
 
+@public
 def load(path: Any) -> Repair:
     """The fitted repair that `save` wrote to path. Nothing in the file is executed.
 

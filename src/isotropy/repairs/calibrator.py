@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg, stored
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import InputError, brief, one_line
+from isotropy.errors import InputError, brief, one_line, public
 from isotropy.repairs import Repair, files
 from isotropy.sources import as_source
 from isotropy.stats import Sample
@@ -24,6 +24,7 @@ LEARNED = {"scores_": Field("n_pairs", kind="single", low=-1, high=1, ascending=
 FEWEST = 10  # pairs that a false-match rate must rest on
 
 
+@public
 class ScoreCalibrator:
     """Turns cosines into percentiles and p-values, and false-match rates into thresholds.
 
@@ -92,21 +93,20 @@ class ScoreCalibrator:
         -------
         self
         """
-        caller = type(self).__name__
         self._check_params()
         n_pairs, seed = int(self.n_pairs), int(self.random_state)
-        source = as_source(X, caller=caller)
-        labels = _labels(groups, source.n_samples, caller)
+        source = as_source(X)
+        labels = _labels(groups, source.n_samples)
         (sample,) = reduce(source, [Sample(SAMPLE_ROWS, seed)])
         numbers, rows = linalg.to_numpy(sample.numbers), linalg.to_numpy(sample.rows)
         kinds = numbers if labels is None else labels[numbers]
         if repair is not None:
             if not isinstance(repair, Repair):
-                raise InputError(f"{caller}: repair must be a fitted repair, got {brief(repair)}.")
+                raise InputError(f"repair must be a fitted repair, got {brief(repair)}.")
             rows = repair.transform(rows)
         kept = np.flatnonzero(rows.any(axis=1))
         kinds = np.stack([kinds[kept], _alike(rows[kept])])
-        pairs = _pairs(kinds, n_pairs, np.random.default_rng(seed), caller)
+        pairs = _pairs(kinds, n_pairs, np.random.default_rng(seed))
         self._learn(_cosines(linalg.unit_rows(rows[kept]), pairs))
         self.n_samples_seen_, self.n_features_in_ = source.n_samples, source.n_features
         self.repair_, self.note_ = None if repair is None else repair.name, ""
@@ -126,17 +126,17 @@ class ScoreCalibrator:
         false_match_rate : float
             In (0, 1), and at least 10 over the number of pairs.
         """
-        n, caller = self.n_pairs_, type(self).__name__
-        rate = checks.real(false_match_rate, "false_match_rate", caller, 0, 1)
+        n = self.n_pairs_
+        rate = checks.real(false_match_rate, "false_match_rate", 0, 1)
         if not 0 < rate < 1:
             raise InputError(
-                f"{caller}: false_match_rate must be a number in (0, 1), got {rate:g}. 0.01 is one "
+                f"false_match_rate must be a number in (0, 1), got {rate:g}. 0.01 is one "
                 "false match in a hundred unrelated pairs."
             )
         matches = min(math.floor(rate * n * (1 + 1e-12)), n - 1)
         if matches < FEWEST:
             raise InputError(
-                f"{caller}: false_match_rate must be at least {FEWEST / n:.3g}, as {n:,} pairs "
+                f"false_match_rate must be at least {FEWEST / n:.3g}, as {n:,} pairs "
                 f"cannot tell more, got {rate:g}. Fit with more pairs (n_pairs) or more rows."
             )
         score = self.scores_[n - matches]
@@ -174,6 +174,7 @@ class ScoreCalibrator:
         below, upto = (np.searchsorted(self._sorted(), given, side) for side in ("left", "right"))
         return _plain(50 * (below + upto) / self.n_pairs_)
 
+    @public("save")
     def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
         """Write the fitted calibrator to one safetensors file, whole or not at all.
 
@@ -189,7 +190,7 @@ class ScoreCalibrator:
         try:
             files.check_note(note)
         except InputError as error:
-            raise InputError(f"save: {error}.") from None
+            raise InputError(f"{error}.") from None
         header = {
             "method": NAME,
             "params": {"n_pairs": self.n_pairs, "random_state": self.random_state},
@@ -201,6 +202,7 @@ class ScoreCalibrator:
         files.write(path, header, {"scores_": self.scores_}, kind=KIND, overwrite=overwrite)
 
     @classmethod
+    @public("load")
     def load(cls, path: Any) -> Self:
         """The calibrator that `save` wrote to path. Nothing in the file is executed.
 
@@ -228,9 +230,8 @@ class ScoreCalibrator:
         return self
 
     def _check_params(self) -> None:
-        caller = type(self).__name__
-        checks.integer(self.n_pairs, "n_pairs", caller, 1)
-        checks.integer(self.random_state, "random_state", caller, 0)
+        checks.integer(self.n_pairs, "n_pairs", 1)
+        checks.integer(self.random_state, "random_state", 0)
 
     def _learn(self, scores: NDArray[np.float32]) -> None:
         self.scores_ = np.sort(scores)
@@ -239,7 +240,7 @@ class ScoreCalibrator:
 
     def _expect_fitted(self) -> None:
         if not hasattr(self, "scores_"):
-            raise InputError(f"{type(self).__name__}: it is not fitted yet. Call fit first.")
+            raise InputError("it is not fitted yet. Call fit first.")
 
     def _sorted(self) -> NDArray[np.float32]:
         self._expect_fitted()
@@ -247,12 +248,12 @@ class ScoreCalibrator:
 
     def _given(self, scores: Any) -> NDArray[np.float32]:
         """scores in the precision of those learned, so that equal ones stay equal."""
-        real = checks.real_numbers(scores, "scores", type(self).__name__)
+        real = checks.real_numbers(scores, "scores")
         with np.errstate(over="ignore"):
             given = np.asarray(linalg.to_numpy(real), dtype=np.float32)
         bad = given[~np.isfinite(given)]
         if len(bad):
-            raise InputError(f"{type(self).__name__}: scores must be finite, got {bad[0]}.")
+            raise InputError(f"scores must be finite, got {bad[0]}.")
         return given
 
     def __str__(self) -> str:
@@ -276,14 +277,14 @@ def _params(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _labels(groups: Any, n_samples: int, caller: str) -> NDArray[np.int64] | None:
+def _labels(groups: Any, n_samples: int) -> NDArray[np.int64] | None:
     """Numbers of the groups of all rows."""
     if groups is None:
         return None
     given = np.asarray(linalg.to_numpy(groups))
     if given.shape != (n_samples,):
         raise InputError(
-            f"{caller}: groups must have one entry for each of the {n_samples} rows, got the shape "
+            f"groups must have one entry for each of the {n_samples} rows, got the shape "
             f"{given.shape}."
         )
     _, numbers = np.unique(given, return_inverse=True)
@@ -299,7 +300,7 @@ def _alike(rows: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _pairs(
-    kinds: NDArray[np.int64], n_pairs: int, random: np.random.Generator, caller: str
+    kinds: NDArray[np.int64], n_pairs: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Different pairs i < j of rows that differ in every kind, as i * n_rows + j, ascending."""
     n = kinds.shape[1]
@@ -308,7 +309,7 @@ def _pairs(
     available = n * (n - 1) // 2 - sum(related)
     if not available:
         raise InputError(
-            f"{caller}: X must have unrelated rows, got none in {n} that are not zero. Give rows "
+            f"X must have unrelated rows, got none in {n} that are not zero. Give rows "
             "that differ, and groups that do not cover them all."
         )
     if available <= 2 * n_pairs:

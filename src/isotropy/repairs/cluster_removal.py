@@ -13,7 +13,7 @@ import scipy.linalg
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import over_threads, reduce
-from isotropy.errors import InputError, IsotropyWarning, NotAffineError
+from isotropy.errors import InputError, IsotropyWarning, NotAffineError, public
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair
@@ -25,17 +25,17 @@ Side = Literal["top", "bottom"]
 SIDES = ("top", "bottom")
 
 
-def n_directions(n_components: int | None, n_features: int, caller: str) -> int:
+def n_directions(n_components: int | None, n_features: int) -> int:
     """How many directions to remove: ceil(d/100) for None, at most d - 1."""
     if n_components is None:
         return min(math.ceil(n_features / 100), n_features - 1)
-    wanted = checks.integer(n_components, "n_components", caller, 0)
+    wanted = checks.integer(n_components, "n_components", 0)
     if wanted >= n_features:
         warnings.warn(
-            f"{caller}: n_components={wanted} would leave nothing of {n_features} features; "
+            f"n_components={wanted} would leave nothing of {n_features} features; "
             f"{n_features - 1} directions are removed.",
             IsotropyWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return min(wanted, n_features - 1)
 
@@ -79,6 +79,7 @@ def remove(rows: Array, mean: Array, components: Array | None, out: Array) -> No
         out -= (out @ components.T) @ components
 
 
+@public
 class ClusterRemoval(Repair):
     r"""Cluster the rows, then subtract each cluster's mean and its principal directions.
 
@@ -165,11 +166,10 @@ class ClusterRemoval(Repair):
 
     def _check_params(self) -> None:
         super()._check_params()
-        name = type(self).__name__
-        checks.integer(self.n_clusters, "n_clusters", name, 1)
-        checks.integer(self.n_components, "n_components", name, 0)
-        checks.integer(self.random_state, "random_state", name, 0)
-        checks.choice(self.side, "side", name, SIDES)
+        checks.integer(self.n_clusters, "n_clusters", 1)
+        checks.integer(self.n_components, "n_components", 0)
+        checks.integer(self.random_state, "random_state", 0)
+        checks.choice(self.side, "side", SIDES)
 
     def _check_fitted(self) -> None:
         n_clusters, n_removed, n_features = self.components_.shape
@@ -185,14 +185,14 @@ class ClusterRemoval(Repair):
 
     def _fit(self, source: Source) -> None:
         name = type(self).__name__
-        n_removed = n_directions(self.n_components, source.n_features, name)
+        n_removed = n_directions(self.n_components, source.n_features)
         n_clusters = min(self.n_clusters, source.n_samples)
         if n_clusters < self.n_clusters:
             warnings.warn(
                 f"{name}: n_clusters={self.n_clusters} is more than the {n_clusters} rows of X; "
                 f"at most {n_clusters} clusters are made.",
                 IsotropyWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         centroids = kmeans(source, n_clusters, self.random_state)
         size = unit_of(centroids)

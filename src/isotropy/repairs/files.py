@@ -36,7 +36,7 @@ def write(
     overwrite: bool = False,
 ) -> None:
     """Write header and tensors, whole or not at all."""
-    check_target({"path": path}, overwrite=overwrite, caller="save")
+    check_target({"path": path}, overwrite=overwrite)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     complete = header | {
         "format": FORMAT,
@@ -51,20 +51,20 @@ def write(
         complete = json.loads(json.dumps(complete, default=_plain))
         text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
-        raise InputError(f"save: parameters must be plain values: {error}.") from None
+        raise InputError(f"parameters must be plain values: {error}.") from error
     target = paths.normal(path)
-    with explained(target, "save"), whole(target, overwrite=overwrite) as part:
+    with explained(target), whole(target, overwrite=overwrite) as part:
         part.write_bytes(save(tensors, metadata={f"isotropy.{kind}": text}))
 
 
 def check_target(
-    outputs: dict[str, Any], inputs: dict[str, Any] | None = None, *, caller: str, **options: Any
+    outputs: dict[str, Any], inputs: dict[str, Any] | None = None, **options: Any
 ) -> None:
     """Raise where a file could not be saved; parameters as of `guard`."""
     for name, path in outputs.items():
-        if path is not None and os.path.isdir(output_path(path, name, caller)):
-            raise InputError(f"{caller}: {name} must be a file, got the folder {shown(path)}.")
-    guard(outputs, inputs, caller=caller, **options)
+        if path is not None and os.path.isdir(output_path(path, name)):
+            raise InputError(f"{name} must be a file, got the folder {shown(path)}.")
+    guard(outputs, inputs, **options)
 
 
 def read(
@@ -76,37 +76,35 @@ def read(
     and by the fields that the method declares.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise InputTypeError(f"load: path must be a path, got {type(path).__name__}.")
+        raise InputTypeError(f"path must be a path, got {type(path).__name__}.")
     name, path = shown(path), paths.normal(path)
     if not os.path.isfile(path):
-        raise RepairFileError(f"load: {name} must be a file, and there is none.")
+        raise RepairFileError(f"{name} must be a file, and there is none.")
     try:
         with stored.opened(path) as file:
             text = file.metadata.get(f"isotropy.{kind}")
             tensors = {} if text is None else file.arrays()
     except InputError as error:
         raise RepairFileError(
-            f"load: {name} is damaged or not a safetensors file ({error}). Save it again."
+            f"{name} is damaged or not a safetensors file ({error}). Save it again."
         ) from None
     if text is None:
-        raise RepairFileError(f"load: {name} is a safetensors file, but holds no {kind}.")
+        raise RepairFileError(f"{name} is a safetensors file, but holds no {kind}.")
     try:
         header = stored.parsed(text)
         expect(header, dict, "the header", "an object")
         for key, type_, words in (("format", int, "an integer"), ("method", str, "a name")):
             expect(header.get(key), type_, key, words)
     except InputError as error:
-        raise RepairFileError(
-            f"load: {name} has a damaged header: {error}. Save it again."
-        ) from None
+        raise RepairFileError(f"{name} has a damaged header: {error}. Save it again.") from None
     if header["format"] != FORMAT or header["method"] not in methods:
         raise RepairFileError(
-            f"load: {name} holds {one_line(repr(header['method']), 60)} in format "
+            f"{name} holds {one_line(repr(header['method']), 60)} in format "
             f"{one_line(header['format'], 20)}, written by isotropy {_writer(header)}; this is "
             f"isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
         )
     if header.pop("checksum", None) != checksum(header, tensors):
-        raise RepairFileError(f"load: {name} is damaged: its checksum does not fit. Save again.")
+        raise RepairFileError(f"{name} is damaged: its checksum does not fit. Save again.")
     return header, tensors
 
 
@@ -117,8 +115,7 @@ def validated(path: Any, kind: str = "repair") -> Iterator[None]:
         yield
     except InputError as error:
         raise RepairFileError(
-            f"load: {shown(path)} holds no valid {kind}: "
-            f"{str(error).removesuffix('.')}. Save it again."
+            f"{shown(path)} holds no valid {kind}: {str(error).removesuffix('.')}. Save it again."
         ) from None
 
 

@@ -98,11 +98,10 @@ class Flow(Invertible):
 
     def _check_params(self) -> None:
         super()._check_params()
-        name = type(self).__name__
         for option in ("n_levels", "n_steps", "hidden", "n_epochs", "batch_size"):
-            checks.integer(getattr(self, option), option, name, 1)
-        checks.real(self.learning_rate, "learning_rate", name, 0.0)
-        checks.integer(self.random_state, "random_state", name, 0, LARGEST_SEED)
+            checks.integer(getattr(self, option), option, 1)
+        checks.real(self.learning_rate, "learning_rate", 0.0)
+        checks.integer(self.random_state, "random_state", 0, LARGEST_SEED)
 
     def _fit(self, source: Source) -> None:
         from isotropy.losses import base
@@ -118,7 +117,7 @@ class Flow(Invertible):
         self.weights_ = base.weights(network)
         if not np.isfinite(self.weights_).all():
             raise InputError(
-                f"Flow: the training diverged at learning_rate={self.learning_rate:g}. Lower it."
+                f"the training diverged at learning_rate={self.learning_rate:g}. Lower it."
             )
         self._keep_networks()
 

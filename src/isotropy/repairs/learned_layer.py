@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Invertible
 from isotropy.sources import Source
@@ -18,6 +18,7 @@ from isotropy.stats import Moments
 from isotropy.stored import Field
 
 
+@public
 class LearnedLayer(Invertible):
     r"""x W' + b, trained to make the rows more isotropic while a frozen head keeps its answers.
 
@@ -134,8 +135,7 @@ class LearnedLayer(Invertible):
         """
         if y is None:
             raise InputError(
-                "LearnedLayer: y must be given. It requires y to be passed, but the target y is "
-                "None."
+                "y must be given. It requires y to be passed, but the target y is None."
             )
         self._task = (y, head)  # for the time of the fit
         try:
@@ -145,22 +145,21 @@ class LearnedLayer(Invertible):
 
     def _check_params(self) -> None:
         super()._check_params()
-        name = type(self).__name__
-        checks.real(self.alpha, "alpha", name, -np.inf)
-        checks.real(self.smoothing, "smoothing", name, 0.0, 1.0)
-        checks.integer(self.n_epochs, "n_epochs", name, 1)
-        checks.integer(self.batch_size, "batch_size", name, 2)
-        checks.real(self.learning_rate, "learning_rate", name, 0.0)
-        checks.real(self.validation, "validation", name, 0.0, 0.9)
-        checks.integer(self.patience, "patience", name, 1)
-        checks.choice(self.metric, "metric", name, ("accuracy", "matthews"))
-        checks.integer(self.random_state, "random_state", name, 0, (1 << 63) - 1)
+        checks.real(self.alpha, "alpha", -np.inf)
+        checks.real(self.smoothing, "smoothing", 0.0, 1.0)
+        checks.integer(self.n_epochs, "n_epochs", 1)
+        checks.integer(self.batch_size, "batch_size", 2)
+        checks.real(self.learning_rate, "learning_rate", 0.0)
+        checks.real(self.validation, "validation", 0.0, 0.9)
+        checks.integer(self.patience, "patience", 1)
+        checks.choice(self.metric, "metric", ("accuracy", "matthews"))
+        checks.integer(self.random_state, "random_state", 0, (1 << 63) - 1)
 
     def _fit(self, source: Source) -> None:
         from isotropy.losses import layer_training
 
         if source.n_features < 2:
-            raise InputError("LearnedLayer: X must have at least 2 features, got 1 feature(s).")
+            raise InputError("X must have at least 2 features, got 1 feature(s).")
         (self.moments_,) = reduce(source, [Moments()])
         rows, numbers = whole(source)
         y, head = self._task
@@ -215,11 +214,10 @@ def targets(y: Any, n_samples: int) -> NDArray[Any]:
         found = found[:, 0]
     if found.shape != (n_samples,):
         raise InputError(
-            f"LearnedLayer: y must have one value a row, got shape {found.shape} for "
-            f"{n_samples} rows."
+            f"y must have one value a row, got shape {found.shape} for {n_samples} rows."
         )
     if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise InputError("LearnedLayer: y must be finite. Input y contains NaN or infinity.")
+        raise InputError("y must be finite. Input y contains NaN or infinity.")
     return found
 
 

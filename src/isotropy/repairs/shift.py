@@ -96,7 +96,7 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     ]
     first, second, beyond = reduce(source, statistics)
     if not first.n_rows + second.n_rows:
-        raise InputError("shift: X must have good rows, got none.")
+        raise InputError("X must have good rows, got none.")
     exponent = fitted.exponent_with(copy.copy(first).merge(second))
     first, second, fitted = (part.over(exponent) for part in (first, second, fitted))
     new = copy.copy(first).merge(second)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError, brief
+from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import InvertibleRepair
 from isotropy.stats import Moments
@@ -18,6 +18,7 @@ from isotropy.stored import Field
 ENOUGH_ROWS = 10
 
 
+@public
 class Whiten(InvertibleRepair):
     r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
 
@@ -106,21 +107,19 @@ class Whiten(InvertibleRepair):
 
     def _check_params(self) -> None:
         super()._check_params()
-        name = type(self).__name__
-        checks.choice(self.method, "method", name, ("zca", "pca"))
-        checks.real(self.eps, "eps", name, 0.0)
-        checks.real(self.power, "power", name, 0.0)
+        checks.choice(self.method, "method", ("zca", "pca"))
+        checks.real(self.eps, "eps", 0.0)
+        checks.real(self.power, "power", 0.0)
         if self.n_components is not None:
             most = getattr(self, "n_features_in_", None)  # unknown before the fit
-            checks.integer(self.n_components, "n_components", name, 1, most)
+            checks.integer(self.n_components, "n_components", 1, most)
         if isinstance(self.shrinkage, str):
             if self.shrinkage != "auto":
                 raise InputError(
-                    f"{name}: shrinkage must be 'auto' or a number in [0, 1], got "
-                    f"{brief(self.shrinkage)}."
+                    f"shrinkage must be 'auto' or a number in [0, 1], got {brief(self.shrinkage)}."
                 )
         else:
-            checks.real(self.shrinkage, "shrinkage", name, 0.0, 1.0)
+            checks.real(self.shrinkage, "shrinkage", 0.0, 1.0)
 
     def _solve(self, statistic: Moments) -> None:
         self.mean_, exponent, statistic = (

@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.errors import InputError, MissingExtraError, one_line
+from isotropy.errors import InputError, MissingExtraError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.report.columns import Colouring, colourings, hover, shortened
 from isotropy.report.views import View, as_view
 
 try:
     import plotly.graph_objects as go
-except ImportError:
+except ImportError as error:
     raise MissingExtraError(
         'isotropy.report needs plotly, which is not installed. Run: pip install "isotropy[report]".'
-    ) from None
+    ) from error
 
 INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
 NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
@@ -43,6 +43,7 @@ LEAST_COSINE = 0.05  # mean cosine that dimensions are blamed for
 LOG10 = math.log(10)
 
 
+@public
 def spectrum(space: Any, before: Any = None) -> go.Figure:
     """Singular values in descending order, on logarithmic axes."""
     figure = _figure("rank", "singular value", x_log=True, y_log=True)
@@ -53,6 +54,7 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+@public
 def explained_variance(space: Any, before: Any = None) -> go.Figure:
     """Share of the variance that the first components explain together; even use is dotted."""
     figure = _figure("principal components", "share of variance", x_log=True)
@@ -70,6 +72,7 @@ def explained_variance(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+@public
 def partition(space: Any, before: Any = None) -> go.Figure:
     """Partition function along both signs of every eigenvector of X'X; flat is isotropic."""
     figure = _figure("eigenvector of X'X, largest first", "log10 of F(u) / n", x_log=True)
@@ -86,6 +89,7 @@ def partition(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+@public
 def cosines(space: Any, before: Any = None) -> go.Figure:
     """Cosines of random pairs of rows, and the one that a hundredth of them reach."""
     figure = _figure("cosine of two random rows", "share of pairs")
@@ -102,6 +106,7 @@ def cosines(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+@public
 def norms(space: Any, before: Any = None) -> go.Figure:
     """Norms of the rows."""
     figure = _figure("norm of a row", "share of rows")
@@ -111,6 +116,7 @@ def norms(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+@public
 def dimensions(space: Any, before: Any = None) -> go.Figure:
     """What each dimension adds to the mean cosine; the largest are named with their share."""
     figure = _figure("dimension", "part of the mean cosine")
@@ -139,14 +145,15 @@ def rogue(space: Any) -> list[tuple[int, float, float]]:
     return [(int(i), float(parts[i]), float(shares[i])) for i in largest]
 
 
+@public
 def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.Figure:
     """Sampled rows along their first principal axes, coloured by cluster, norm or a column."""
     view = as_view(space)
     if n_dimensions not in (2, 3):
-        raise InputError(f"charts: n_dimensions must be 2 or 3, got {n_dimensions}.")
+        raise InputError(f"n_dimensions must be 2 or 3, got {n_dimensions}.")
     known = colourings(view)
     if color not in known:
-        raise InputError(f"charts: color must be one of {', '.join(known)}, got {color!r}.")
+        raise InputError(f"color must be one of {', '.join(known)}, got {color!r}.")
     figure = points(view, n_dimensions)
     texts = hover(view.columns, len(view.rows))
     figure.data[0].text = [plain(text).replace("\n", "<br>") for text in texts]
@@ -202,6 +209,7 @@ def coloured(colouring: Colouring, title: str) -> go.Figure:
     return go.Figure(go.Scatter(marker=marked(colouring, title)))
 
 
+@public
 def local(space: Any) -> go.Figure:
     """Isotropy of all sampled rows against that within clusters, each made zero-mean."""
     figure = _figure("value", "")
@@ -224,12 +232,11 @@ LAYER_METRICS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
 }
 
 
+@public
 def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
     """A metric layer by layer, as `isotropy layers --json` has it."""
     if metric not in LAYER_METRICS:
-        raise InputError(
-            f"charts: metric must be one of {', '.join(LAYER_METRICS)}, got {metric!r}."
-        )
+        raise InputError(f"metric must be one of {', '.join(LAYER_METRICS)}, got {metric!r}.")
     figure = _figure("layer", metric)
     figure.update_xaxes(dtick=1)
     for model, color in zip(found["models"], itertools.cycle(NAMED), strict=False):
@@ -249,6 +256,7 @@ def _last_part(name: str) -> str:
     return one_line(name.rstrip("/").rsplit("/", 1)[-1], 100)
 
 
+@public
 def evidence(gains: Sequence[Any]) -> go.Figure:
     """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
     figure = _figure("gain over none, points", "")
@@ -348,7 +356,7 @@ def _measured(view: View, name: str) -> Any:
 
 
 def _not_measured(name: str) -> InputError:
-    return InputError(f"charts: the geometry must have {name}, which was not measured.")
+    return InputError(f"the geometry must have {name}, which was not measured.")
 
 
 def _positive(values: Any) -> Floats:

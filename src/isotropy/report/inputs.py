@@ -28,13 +28,11 @@ def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
         try:
             found = stored.read_json(found)
         except OSError as error:
-            raise InputError(f"report: {name} must be readable ({reason(error)}).") from None
+            raise InputError(f"{name} must be readable ({reason(error)}).") from error
         except InputError as error:
-            raise InputError(f"report: {name} must be what {printed} printed: {error}.") from None
+            raise InputError(f"{name} must be what {printed} printed: {error}.") from None
     if not isinstance(found, Mapping):
-        raise InputError(
-            f"report: {name} must be what {printed} printed, got {type(found).__name__}."
-        )
+        raise InputError(f"{name} must be what {printed} printed, got {type(found).__name__}.")
     return found
 
 
@@ -216,7 +214,7 @@ def opened(found: Any) -> Evidence:
         inputs.each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
         return _advised(found)
     except InputError as error:
-        raise InputError(f"report: evidence must be what {PRINTED} printed: {error}.") from None
+        raise InputError(f"evidence must be what {PRINTED} printed: {error}.") from None
 
 
 def _compared(found: Mapping[str, Any]) -> Evidence:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, MissingExtraError
+from isotropy.errors import InputError, MissingExtraError, public
 from isotropy.measure import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
@@ -33,29 +33,23 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 def check_image(
-    path: Any,
-    caller: str,
-    inputs: dict[str, Any] | None = None,
-    *,
-    overwrite: bool = False,
-    name: str = "path",
+    path: Any, inputs: dict[str, Any] | None = None, *, overwrite: bool = False, name: str = "path"
 ) -> Path:
     """The file of a figure; raises where none can be written there. Inputs as of `guard`."""
-    target = Path(output_path(path, name, caller))
+    target = Path(output_path(path, name))
     if target.suffix not in (".html", *PICTURES) or target.is_dir():
-        raise InputError(
-            f"{caller}: {name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}."
-        )
-    guard({name: path}, inputs, overwrite=overwrite, caller=caller)
+        raise InputError(f"{name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}.")
+    guard({name: path}, inputs, overwrite=overwrite)
     if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError(
-            f"{caller}: a picture needs kaleido, which is not installed. "
+            "A picture needs kaleido, which is not installed. "
             'Run: pip install "isotropy[report]", or write .html.'
         )
     return target
 
 
-def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
+@public("report")
+def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
     """Write a plotly figure as .html, .svg, .png or .pdf; pictures are drawn by a Chromium.
 
     The file appears whole or not at all; one that is there is replaced with `overwrite` only.
@@ -68,9 +62,9 @@ def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bo
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_image(charts.norms(X), f"{folder}/norms.html")
     """
-    target = check_image(path, caller, overwrite=overwrite)
+    target = check_image(path, overwrite=overwrite)
     try:
-        with explained(target, caller), whole(target, overwrite=overwrite) as part:
+        with explained(target), whole(target, overwrite=overwrite) as part:
             if target.suffix == ".html":
                 figure.write_html(part, include_plotlyjs=True)
             else:
@@ -81,9 +75,9 @@ def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bo
         if "chrom" not in f"{error}".lower():
             raise
         raise InputError(
-            f"{caller}: a picture needs Chrome or Chromium, and none could be started. Install "
+            "a picture needs Chrome or Chromium, and none could be started. Install "
             "one, or write .html."
-        ) from None
+        ) from error
 
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
@@ -94,6 +88,7 @@ NUMBERS = {  # metric: (title, how it is written, what it means)
 }
 
 
+@public("report")
 def write(
     X: Any,
     path: Any,
@@ -140,7 +135,7 @@ def write(
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
     text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
-    with explained(target, "report"), whole(target, overwrite=overwrite) as part:
+    with explained(target), whole(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
 
 
@@ -156,17 +151,18 @@ def check_page(
     **options: Any,
 ) -> Path:
     """The file of the page; raises where it cannot be written, or is one of those that are read."""
-    target = Path(output_path(path, name, "report"))
+    target = Path(output_path(path, name))
     if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
-        raise InputError(f"report: {name} must be an .html file, got {shown(path)}.")
+        raise InputError(f"{name} must be an .html file, got {shown(path)}.")
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
     inputs |= {f"repair {i}": one for i, one in enumerate(repairs, 1)}
     inputs |= {f"evidence {i}": one for i, one in enumerate(evidence, 1)}
     inputs["layers"] = layers
-    guard({name: path}, inputs, overwrite=overwrite, caller="report", **options)
+    guard({name: path}, inputs, overwrite=overwrite, **options)
     return target
 
 
+@public("report")
 def page(
     X: Any,
     *,
@@ -211,16 +207,16 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
-                "report: repairs need the rows, and a Geometry has none. Give the vectors instead."
+                "repairs need the rows, and a Geometry has none. Give the vectors instead."
             )
         missing = [name for name in NEEDED if name not in X.values]
         if missing:
             raise InputError(
-                f"report: the geometry must have {', '.join(missing)}, got one without. Measure "
+                f"the geometry must have {', '.join(missing)}, got one without. Measure "
                 "with all metrics."
             )
         return [View(X, seed=seed)]
-    source = as_source(X, caller="report")
+    source = as_source(X)
     first = View(measure(source, random_state=seed), seed=seed)
     first.columns.update(carried(source, first))
     named = zip(_names(repairs), repairs, strict=True)
@@ -243,7 +239,7 @@ def _fitted(repair: Any) -> Repair:
         repair = load(repair)
     if not isinstance(repair, Repair):
         raise InputError(
-            f"report: repairs must be fitted repairs or their files, got {type(repair).__name__}."
+            f"repairs must be fitted repairs or their files, got {type(repair).__name__}."
         )
     return repair
 
@@ -301,11 +297,11 @@ def _static(name: str) -> str:
 def _environment() -> Any:
     try:
         import jinja2
-    except ImportError:
+    except ImportError as error:
         raise MissingExtraError(
             "isotropy.report needs jinja2, which is not installed. "
             'Run: pip install "isotropy[report]".'
-        ) from None
+        ) from error
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(_static),
         autoescape=True,

@@ -1,11 +1,13 @@
 """Where vectors come from, chunk by chunk, and where they go."""
 
+from isotropy.errors import public
 from isotropy.sources.arrays import ArraySource, MappedSource
 from isotropy.sources.base import Batch, Chunk, Source
 from isotropy.sources.files import FileSource
-from isotropy.sources.opening import as_source
-from isotropy.sources.opening import open_source as open
+from isotropy.sources.opening import as_source, open_source
 from isotropy.sources.sinks import PartsSink, Sink, open_sink
+
+open = public("isotropy.open")(open_source)
 
 __all__ = [
     "ArraySource",

@@ -23,8 +23,6 @@ class ArraySource:
     ----------
     X : array or tensor of shape (n_samples, n_features)
     sample_weight : array of shape (n_samples,), optional
-    caller : str
-        Name that error messages begin with.
     chunk_rows : int, optional
         Rows of a chunk; by default about 64 MB of float32.
     skip_bad_rows : bool
@@ -35,21 +33,19 @@ class ArraySource:
         self,
         X: Array,
         sample_weight: object = None,
-        caller: str = "isotropy",
         *,
         chunk_rows: int | None = None,
         skip_bad_rows: bool = False,
     ) -> None:
-        if checks.flag(skip_bad_rows, "skip_bad_rows", caller) and checks.has_mask(X):
+        if checks.flag(skip_bad_rows, "skip_bad_rows") and checks.has_mask(X):
             X = checks.unmasked(X)
-        self.X = checks.matrix(X, caller)
-        self.weights = checks.weights(sample_weight, self.X.shape[0], caller)
-        self.caller = caller
+        self.X = checks.matrix(X)
+        self.weights = checks.weights(sample_weight, self.X.shape[0])
         self.chunk_rows = chunk_rows
         self.skip_bad_rows = skip_bad_rows
         self._finite: set[Chunk] = set()
         if self.weights is not None and not self.weights.any():
-            raise InputError(f"{caller}: sample_weight must have a positive sum, got zeros only.")
+            raise InputError("sample_weight must have a positive sum, got zeros only.")
 
     @property
     def n_samples(self) -> int:
@@ -82,7 +78,7 @@ class ArraySource:
         batch = Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
         if not self.skip_bad_rows:
             if chunk not in self._finite:  # once is enough for rows that stay where they are
-                checks.finite(rows, self.caller, chunk.first_row)
+                checks.finite(rows, chunk.first_row)
                 self._finite.add(chunk)
             yield batch
             return

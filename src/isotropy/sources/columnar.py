@@ -401,7 +401,7 @@ class ParquetSink(Sink):
         name = self.column or "embedding"
         if name in table.column_names:
             raise InputError(
-                f"{self.caller}: there is a carried column {name!r} already, which is the name of "
+                f"there is a carried column {name!r} already, which is the name of "
                 "the vectors. Rename it."
             )
         table = pa.table({**dict(zip(table.column_names, table.columns)), name: lists})  # noqa: B905
@@ -411,9 +411,9 @@ class ParquetSink(Sink):
             table = table.select(self.writer.schema.names).cast(self.writer.schema)
         except (KeyError, ValueError, NotImplementedError) as error:
             raise InputError(
-                f"{self.caller}: carried columns must stay the same throughout ({error}). Read "
+                f"carried columns must stay the same throughout ({error}). Read "
                 "files with the same columns."
-            ) from None
+            ) from error
         self.writer.write_table(table, default_rows(self.n_features))
 
     def _writer(self, schema: pa.Schema, name: str) -> Any:

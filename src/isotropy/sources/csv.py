@@ -180,7 +180,7 @@ def _one_by_one(file: IO[bytes], start: int, form: Form) -> Iterator[NDArray[np.
             raise FormatError(
                 f"must have every quote closed, got one that is not, after {start} bytes "
                 f"({str(error).split(' - ')[0]}). Correct it, or save it as .npy or .parquet."
-            ) from None
+            ) from error
         if record is None:
             break
         start += sum(held)
@@ -430,12 +430,12 @@ def _parsed(text: pa.Array, layout: Layout, first_row: int) -> pa.RecordBatch:
     lists = pc.split_pattern(pc.replace_substring_regex(inner, r"\s*,\s*|\s+", ","), ",")
     try:
         values = lists.flatten().cast(pa.float64())
-    except pa.ArrowInvalid:
+    except pa.ArrowInvalid as error:
         row, cell = _first_bad(lists)
         raise FormatError(
             f"has other than numbers in the lists of column {brief(layout.names[0])}: "
             f"{brief(cell)} in row {first_row + row}. Write lists such as [0.1, 0.2]."
-        ) from None
+        ) from error
     parsed = pa.ListArray.from_arrays(lists.offsets, values, mask=lists.is_null())
     return pa.RecordBatch.from_arrays([parsed], [layout.names[0]])
 

@@ -39,7 +39,7 @@ LISTED = 200  # characters of names in a message
 
 
 class FormatError(ValueError):
-    """What is wrong with a file and what to do; caller and path are put before it."""
+    """What is wrong with a file and what to do; the path is put before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,6 @@ class FileSource:
     skip_bad_rows : bool
         Leave rows with NaN, infinity or nothing in them out, instead of raising.
     sample_weight : array of shape (n_samples,), optional
-    caller : str
-        Name that error messages begin with.
     asked : str or list of str, optional
         The column that was asked for, by which the source is told from others of the same files.
     """
@@ -105,27 +103,25 @@ class FileSource:
         *,
         skip_bad_rows: bool = False,
         sample_weight: object = None,
-        caller: str = "isotropy",
         asked: Column = None,
     ) -> None:
         self.files = tuple(files)
         self.asked = asked
-        self.skip_bad_rows = checks.flag(skip_bad_rows, "skip_bad_rows", caller)
-        self.caller = caller
+        self.skip_bad_rows = checks.flag(skip_bad_rows, "skip_bad_rows")
         self.carry = True
         first, *others = self.files
         for path, n_times in Counter(file.path for file in self.files).items():
             if n_times > 1:
-                raise InputError(f"{caller}: {path!r} is listed twice. List each file once.")
+                raise InputError(f"{path!r} is listed twice. List each file once.")
         for file in others:
             if file.n_features != first.n_features:
                 raise InputError(
-                    f"{caller}: {file.path!r} has {file.n_features} features, but {first.path!r} "
+                    f"{file.path!r} has {file.n_features} features, but {first.path!r} "
                     f"has {first.n_features}. Files of one source must have the same width."
                 )
             if (file.column, file.features) != (first.column, first.features):
                 raise InputError(
-                    f"{caller}: {file.path!r} has its vectors in {_where(file)}, but "
+                    f"{file.path!r} has its vectors in {_where(file)}, but "
                     f"{first.path!r} in {_where(first)}. Files of one source must have them in the "
                     "same columns, in the same order."
                 )
@@ -133,9 +129,9 @@ class FileSource:
         starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
         self.n_samples: int = starts[-1]
         self._places = {file.path: (file, start) for file, start in zip(self.files, starts)}  # noqa: B905
-        self.weights = checks.weights(sample_weight, self.n_samples, caller)
+        self.weights = checks.weights(sample_weight, self.n_samples)
         if self.weights is not None and not self.weights.any():
-            raise InputError(f"{caller}: sample_weight must have a positive sum, got zeros only.")
+            raise InputError("sample_weight must have a positive sum, got zeros only.")
 
     @property
     def n_features(self) -> int:
@@ -175,7 +171,7 @@ class FileSource:
         row = chunk.first_row
         if self.carry and self._differing:
             raise InputError(self._differing)
-        with explained(self.caller, file.path, file.kind):
+        with explained(file.path, file.kind):
             expect_unchanged(file)
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
                 expect_unchanged(file)
@@ -210,7 +206,7 @@ class FileSource:
             for name in [*first, *here] if here != first else ():
                 if here.get(name) != first.get(name):
                     return (
-                        f"{self.caller}: {file.path!r} has {_column(name, here)}, but "
+                        f"{file.path!r} has {_column(name, here)}, but "
                         f"{self.files[0].path!r} has {_column(name, first)}. Files of one source "
                         "must have the same columns beside their vectors."
                     )
@@ -228,7 +224,7 @@ class FileSource:
         bad = int(np.argmin(np.isfinite(batch.rows[first])))
         where = f" and column {brief(names[bad])}{where}" if names else where
         raise InputError(
-            f"{self.caller}: X must be finite, got {kind} in row {row + first}{where} (rows count "
+            f"X must be finite, got {kind} in row {row + first}{where} (rows count "
             "from 0). Drop it, or leave such rows out with skip_bad_rows."
         )
 
@@ -266,7 +262,7 @@ def listed(names: Sequence[Any], most: int = 20, word: Callable[[Any], str] = br
 
 
 @contextmanager
-def explained(caller: str, path: str, kind: str) -> Iterator[None]:
+def explained(path: str, kind: str) -> Iterator[None]:
     """Turn what decoding a damaged file raises into one line that names the file.
 
     Anything else that is raised is a mistake of ours, and stays as it is.
@@ -274,23 +270,23 @@ def explained(caller: str, path: str, kind: str) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        raise InputError(f"{caller}: {path!r} {error}") from None
-    except FileNotFoundError:
-        raise InputError(f"{caller}: there is no file {path!r}. Check the path.") from None
+        raise InputError(f"{path!r} {error}") from None
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path!r}. Check the path.") from error
     except OSError as error:
         if error.strerror is None:  # pyarrow's, of what it found in the file
-            raise InputError(_damaged(caller, path, kind, error)) from None
+            raise InputError(_damaged(path, kind, error)) from error
         raise InputError(
-            f"{caller}: {brief(path)} cannot be read: {error.strerror}. Check the file."
-        ) from None
+            f"{brief(path)} cannot be read: {error.strerror}. Check the file."
+        ) from error
     except damage() as error:
-        raise InputError(_damaged(caller, path, kind, error)) from None
+        raise InputError(_damaged(path, kind, error)) from error
 
 
-def _damaged(caller: str, path: str, kind: str, error: BaseException) -> str:
+def _damaged(path: str, kind: str, error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return (
-        f"{caller}: {path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
+        f"{path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
         "copy it again."
     )
 
@@ -304,7 +300,7 @@ def parsed(data: bytes, what: str) -> Any:
     except (ValueError, RecursionError) as error:  # too long a number is a plain ValueError
         raise FormatError(
             f"has {what} that is not valid JSON ({one_line(error, 160)}). Write or copy it again."
-        ) from None
+        ) from error
 
 
 def _no_number(constant: str) -> None:

@@ -22,7 +22,6 @@ def guard(
     *,
     kept: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    caller: str = "isotropy",
 ) -> None:
     """Raise unless every output can be written without losing anything.
 
@@ -39,42 +38,38 @@ def guard(
     kept : mapping, optional
         Folders of our own that go on growing, such as a checkpoint: these may exist.
     overwrite : bool
-    caller : str
-        Name that error messages begin with.
     """
-    new = {
-        name: output_path(path, name, caller) for name, path in outputs.items() if path is not None
-    }
+    new = {name: output_path(path, name) for name, path in outputs.items() if path is not None}
     grown = {name: paths.normal(path) for name, path in (kept or {}).items() if path is not None}
-    _expect_distinct(new | grown, caller)
+    _expect_distinct(new | grown)
     read = [(name, path) for name, one in (inputs or {}).items() for path in _read(one)]
-    _expect_unread(new, grown, read, caller)
+    _expect_unread(new, grown, read)
     for name, path in new.items():
-        _expect_room(name, path, overwrite, caller)
+        _expect_room(name, path, overwrite)
 
 
-def output_path(path: Any, name: str, caller: str) -> str:
+def output_path(path: Any, name: str) -> str:
     """The absolute local path of an output, which messages call `name`."""
     try:
         found = paths.normal(path)
-    except TypeError:
-        raise InputError(f"{caller}: {name} must be a path, got {shown(path)}.") from None
+    except TypeError as error:
+        raise InputError(f"{name} must be a path, got {shown(path)}.") from error
     if paths.is_remote(found):
         raise InputError(
-            f"{caller}: {name} must be a local file, got {shown(found)}. Write here, then copy it."
+            f"{name} must be a local file, got {shown(found)}. Write here, then copy it."
         )
     if "\0" in found:
-        raise InputError(f"{caller}: {name} must be a path, got {shown(found)}.")
+        raise InputError(f"{name} must be a path, got {shown(found)}.")
     return found
 
 
-def _expect_distinct(outputs: dict[str, str], caller: str) -> None:
+def _expect_distinct(outputs: dict[str, str]) -> None:
     seen: dict[Identity, str] = {}
     for name, path in outputs.items():
         for place in [_identity(path), *_places_above(path)]:
             if place in seen:
                 raise InputError(
-                    f"{caller}: {name} must be another file than {seen[place]}, and not in it, got "
+                    f"{name} must be another file than {seen[place]}, and not in it, got "
                     f"{shown(path)}. Choose another name."
                 )
         seen[_identity(path)] = name
@@ -82,14 +77,11 @@ def _expect_distinct(outputs: dict[str, str], caller: str) -> None:
         for place in _places_above(path):
             if place in seen and seen[place] != name:
                 raise InputError(
-                    f"{caller}: {name} must not be in {seen[place]}, got {shown(path)}. Choose "
-                    "another name."
+                    f"{name} must not be in {seen[place]}, got {shown(path)}. Choose another name."
                 )
 
 
-def _expect_unread(
-    new: dict[str, str], grown: dict[str, str], read: list[tuple[str, str]], caller: str
-) -> None:
+def _expect_unread(new: dict[str, str], grown: dict[str, str], read: list[tuple[str, str]]) -> None:
     there = {name: path for name, path in (new | grown).items() if status(path) is not None}
     if not there:
         return
@@ -98,7 +90,7 @@ def _expect_unread(
         other = files.get(_identity(path))
         if other is not None:
             raise InputError(
-                f"{caller}: {name} must be another file than {other}, got {shown(path)} for both. "
+                f"{name} must be another file than {other}, got {shown(path)} for both. "
                 "What is read would be lost; choose another name."
             )
     replaced = {name: path for name, path in there.items() if name in new}
@@ -108,15 +100,15 @@ def _expect_unread(
         for other, source in read:
             if _identity(path) in _places_above(source):
                 raise InputError(
-                    f"{caller}: {name} must not be a folder that holds {other}, got {shown(path)}. "
+                    f"{name} must not be a folder that holds {other}, got {shown(path)}. "
                     "What is read would be lost; choose another name."
                 )
     for other, folder in read:
         if os.path.isdir(folder):
-            _expect_outside(replaced, other, folder, caller)
+            _expect_outside(replaced, other, folder)
 
 
-def _expect_outside(outputs: dict[str, str], other: str, folder: str, caller: str) -> None:
+def _expect_outside(outputs: dict[str, str], other: str, folder: str) -> None:
     """Raise where an output that exists is among the files of a folder that is read."""
     wanted = {
         _identity(path): (name, path)
@@ -129,38 +121,35 @@ def _expect_outside(outputs: dict[str, str], other: str, folder: str, caller: st
         if _identity(inside) in wanted:
             name, path = wanted[_identity(inside)]
             raise InputError(
-                f"{caller}: {name} must be another file than those in {other}, got {shown(path)}. "
+                f"{name} must be another file than those in {other}, got {shown(path)}. "
                 "What is read would be lost; choose another name."
             )
 
 
-def _expect_room(name: str, path: str, overwrite: bool, caller: str) -> None:
+def _expect_room(name: str, path: str, overwrite: bool) -> None:
     """Raise where something is in the way, or no folder to write to."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if is_stream(path):
         return
     if os.path.islink(target):
-        raise InputError(f"{caller}: {name} must not be a link to itself, got {shown(path)}.")
+        raise InputError(f"{name} must not be a link to itself, got {shown(path)}.")
     if not os.path.isdir(folder):
-        raise InputError(
-            f"{caller}: {name} must be in an existing folder, got {shown(path)}. Make it first."
-        )
+        raise InputError(f"{name} must be in an existing folder, got {shown(path)}. Make it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
-            f"{caller}: {name} must be in a folder that can be written, got {shown(path)}. Choose "
-            "another."
+            f"{name} must be in a folder that can be written, got {shown(path)}. Choose another."
         )
     if not os.path.lexists(target):
         return
     if os.path.isdir(target) and not is_ours(target):
         raise InputError(
-            f"{caller}: {name} must not be a folder with files that isotropy did not write, or "
+            f"{name} must not be a folder with files that isotropy did not write, or "
             f"that have changed since, got {shown(path)}. Choose a new folder, or delete it first."
         )
     if not overwrite:
         how = "Add --overwrite" if name.startswith("--") else "Pass overwrite=True"
-        raise InputError(f"{caller}: {name} {shown(path)} exists. {how} to replace it.")
+        raise InputError(f"{name} {shown(path)} exists. {how} to replace it.")
 
 
 def _read(value: Any) -> Iterator[str]:

@@ -56,7 +56,7 @@ def read_header(file: IO[bytes]) -> tuple[Header, int]:
         raise FormatError(
             f"has a header that is damaged ({one_line(str(error).split(chr(10))[0], 80)}). Write "
             "or copy it again."
-        ) from None
+        ) from error
     if any(type(size) is not int or not 0 <= size < LARGEST for size in shape):
         raise FormatError(
             f"has a header with the shape {brief(shape)}, which no array has. Write or copy it "
@@ -225,7 +225,7 @@ def _bad_zip() -> Iterator[None]:
     try:
         yield
     except (ValueError, NotImplementedError, struct.error) as error:
-        raise zipfile.BadZipFile(str(error)) from None
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def _first_byte(file: IO[bytes], entry: zipfile.ZipInfo) -> int:

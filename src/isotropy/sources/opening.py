@@ -51,12 +51,12 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
 class FolderFormat(NamedTuple):
     """A kind of folder that holds vectors in a way of its own, such as a static model.
 
-    `file(path)` is the one file in it with rows, `vectors(path, caller)` its rows where these are
+    `file(path)` is the one file in it with rows, `vectors(path)` its rows where these are
     not those of the file as it is; both are None for folders of another kind.
     """
 
     file: Callable[[str], str | None]
-    vectors: Callable[[str, str], Any]
+    vectors: Callable[[str], Any]
 
 
 FOLDERS: list[FolderFormat] = []  # more are added by those who can read them
@@ -69,7 +69,6 @@ def open_source(
     chunk_rows: int | None = None,
     skip_bad_rows: bool = False,
     sample_weight: object = None,
-    caller: str = "isotropy.open",
 ) -> Source:
     """The source of anything that holds vectors: chunks of rows that can be read, and read again.
 
@@ -90,8 +89,6 @@ def open_source(
     skip_bad_rows : bool
         Leave rows with NaN, infinity or nothing in them out, instead of raising.
     sample_weight : array of shape (n_samples,), optional
-    caller : str
-        Name that error messages begin with.
 
     Returns
     -------
@@ -106,46 +103,43 @@ def open_source(
     [2, 1]
     """
     if chunk_rows is not None:
-        chunk_rows = checks.integer(chunk_rows, "chunk_rows", caller, 1)
+        chunk_rows = checks.integer(chunk_rows, "chunk_rows", 1)
     if column is not None and not isinstance(column, str):
-        column = checks.listing(column, "column", caller)
+        column = checks.listing(column, "column")
         if not column or not all(isinstance(name, str) for name in column):
-            raise InputError(f"{caller}: column must be names of columns, got {brief(column)}.")
+            raise InputError(f"column must be names of columns, got {brief(column)}.")
     if hasattr(X, "chunks") and hasattr(X, "read"):
         if sample_weight is not None or column is not None or chunk_rows or skip_bad_rows:
             what = "sample_weight" if sample_weight is not None else "options"
-            raise InputError(f"{caller}: {what} must be given to the source, not beside it.")
+            raise InputError(f"{what} must be given to the source, not beside it.")
         return cast(Source, X)
     names = _path_names(X)
     if names is None:
-        return ArraySource(
-            X, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
-        )
+        return ArraySource(X, sample_weight, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows)
     if len(names) == 1 and column is None:
-        path = checks.path(names[0], "X", caller)
-        table = _first(format.vectors(path, caller) for format in _folder_formats(path))
+        path = checks.path(names[0], "X")
+        table = _first(format.vectors(path) for format in _folder_formats(path))
         if table is not None:
             return ArraySource(
-                table, sample_weight, caller, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
+                table, sample_weight, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
             )
     found = []
     for name in names:
-        path = checks.path(name, "X", caller)
-        with explained(caller, path, "readable"):
-            found += _expand(paths.normal(path), caller)
-    files = [_open_file(path, column, chunk_rows, caller) for path in found]
+        path = checks.path(name, "X")
+        with explained(path, "readable"):
+            found += _expand(paths.normal(path))
+    files = [_open_file(path, column, chunk_rows) for path in found]
     return FileSource(
         files,
         skip_bad_rows=skip_bad_rows,
         sample_weight=sample_weight,
-        caller=caller,
         asked=column,
     )
 
 
-def as_source(X: Any, sample_weight: object = None, caller: str = "isotropy") -> Source:
+def as_source(X: Any, sample_weight: object = None) -> Source:
     """X itself where it is a source, otherwise the source of its rows."""
-    return open_source(X, sample_weight=sample_weight, caller=caller)
+    return open_source(X, sample_weight=sample_weight)
 
 
 def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
@@ -164,17 +158,17 @@ def _first(found: Iterable[Any]) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -> File:
+def _open_file(path: str, column: Column, chunk_rows: int | None) -> File:
     suffix = os.path.splitext(path)[1].lower()
     if not suffix and not paths.is_remote(path) and not os.path.exists(path):
-        raise InputError(f"{caller}: there is no file or folder {path!r}. Check the name.")
+        raise InputError(f"there is no file or folder {path!r}. Check the name.")
     if suffix not in FORMATS:
         raise InputError(
-            f"{caller}: {path!r} must have a suffix that tells its format, got {suffix!r}. Use one "
+            f"{path!r} must have a suffix that tells its format, got {suffix!r}. Use one "
             f"of {', '.join(FORMATS)}."
         )
     kind, module, function, named = FORMATS[suffix]
-    with explained(caller, path, kind):
+    with explained(path, kind):
         stamp = paths.stamp(path)
         if not stamp[0]:
             raise FormatError("is empty. Write or copy it again.")
@@ -193,25 +187,25 @@ def _open_file(path: str, column: Column, chunk_rows: int | None, caller: str) -
     return file
 
 
-def _expand(path: str, caller: str) -> list[str]:
+def _expand(path: str) -> list[str]:
     """The files that a path stands for."""
     if paths.is_pattern(path):
         found = paths.matches(path)
         if not found:
-            raise InputError(f"{caller}: no file matches {path!r}. Check the pattern.")
+            raise InputError(f"no file matches {path!r}. Check the pattern.")
         return found
-    return _folder(path, caller) if paths.is_folder(path) else [path]
+    return _folder(path) if paths.is_folder(path) else [path]
 
 
-def _folder(path: str, caller: str) -> list[str]:
+def _folder(path: str) -> list[str]:
     state = paths.join(path, "state.json")
     if paths.is_file(paths.join(path, "dataset_dict.json")):
         raise InputError(
-            f"{caller}: {path!r} holds several splits of a data set. Choose one, such as "
+            f"{path!r} holds several splits of a data set. Choose one, such as "
             f"{paths.join(path, 'train')!r}."
         )
     if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
-        with explained(caller, state, "data set"):
+        with explained(state, "data set"):
             return [paths.join(path, name) for name in _data_files(state)]
     if (file := _first(format.file(path) for format in _folder_formats(path))) is not None:
         return [file]
@@ -219,13 +213,13 @@ def _folder(path: str, caller: str) -> list[str]:
     found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
     if not found:
         raise InputError(
-            f"{caller}: the folder {path!r} holds no file of vectors. Files must end in one of "
+            f"the folder {path!r} holds no file of vectors. Files must end in one of "
             f"{', '.join(FORMATS)}."
         )
     kinds = sorted({os.path.splitext(name)[1].lower() for name in found})
     if len(kinds) > 1:
         raise InputError(
-            f"{caller}: the folder {path!r} holds files of several kinds: {listed(kinds)}. Choose "
+            f"the folder {path!r} holds files of several kinds: {listed(kinds)}. Choose "
             f"with a pattern, such as {paths.join(path, '*' + kinds[0])!r}."
         )
     return found

@@ -130,7 +130,7 @@ def _remote_matches(pattern: str) -> list[str]:
 
     folder, name = pattern.rsplit("/", 1)
     if glob.has_magic(folder):
-        raise InputError(f"isotropy: {pattern!r} may have wildcards in its last part only.")
+        raise InputError(f"{pattern!r} may have wildcards in its last part only.")
     filesystem, inner = _filesystem(folder)
     scheme = pattern[: pattern.index("://") + 3]
     infos = filesystem.get_file_info(FileSelector(inner, allow_not_found=True))
@@ -160,9 +160,9 @@ def _filesystem(url: str) -> tuple[Any, str]:
         outside, inner = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise MissingExtraError(
-            f"isotropy: {scheme}:// needs fsspec and its package for it ({error}). "
+            f"{scheme}:// needs fsspec and its package for it ({error}). "
             f'Run: pip install "fsspec[{scheme}]".'
-        ) from None
+        ) from error
     except ValueError as error:
-        raise InputError(f"isotropy: {url!r} cannot be opened ({error}).") from None
+        raise InputError(f"{url!r} cannot be opened ({error}).") from error
     return fs.PyFileSystem(fs.FSSpecHandler(outside)), str(inner)

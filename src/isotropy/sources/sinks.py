@@ -48,7 +48,6 @@ class Sink:
         *,
         column: str | None = None,
         n_rows: int | None = None,
-        caller: str = "isotropy",
         overwrite: bool = False,
         may_be_empty: bool = False,
     ) -> None:
@@ -59,13 +58,12 @@ class Sink:
         self.dtype = self._storable(dtype)
         self.column = column
         self.expected_rows = n_rows
-        self.caller = caller
         self.n_rows = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows, with their other columns where the format has room for them."""
         rows = linalg.to_numpy(rows)
-        checks.n_features(rows, self.n_features, self.caller)
+        checks.n_features(rows, self.n_features)
         if not len(rows):
             return
         with self._explained():
@@ -94,9 +92,7 @@ class Sink:
             return
         try:
             if not self.n_rows:
-                raise InputError(
-                    f"{self.caller}: there are no rows to write to {shown(self.told)}."
-                )
+                raise InputError(f"there are no rows to write to {shown(self.told)}.")
             with self._explained():
                 self._finish()
                 self.file.close()
@@ -138,11 +134,11 @@ class Sink:
             cast = narrowed(rows) if narrow else rows.astype(self.dtype, copy=False)
             values = widened(cast) if narrow else cast
         if values is not rows:
-            checks.fits(values, rows, self.dtype, self.caller, self.n_rows)
+            checks.fits(values, rows, self.dtype, self.n_rows)
         return cast
 
     def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return explained(self.told, self.caller, f" after {self.n_rows} rows")
+        return explained(self.told, f" after {self.n_rows} rows")
 
 
 def open_sink(
@@ -150,7 +146,6 @@ def open_sink(
     n_features: int,
     dtype: str | None = None,
     like: Source | None = None,
-    caller: str = "isotropy",
     *,
     overwrite: bool = False,
     name: str = "out",
@@ -168,22 +163,18 @@ def open_sink(
         becomes float32 outside safetensors; integers become float32 or float64.
     like : Source, optional
         Where the rows come from: the name of its column is kept in Parquet.
-    caller : str
-        Name that error messages begin with.
     overwrite : bool
         Replace a file that is there.
     name : str
         What messages call the path.
     """
-    target = output_path(path, name, caller)
+    target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SINKS:
-        raise InputError(
-            f"{caller}: {name} must end in one of {', '.join(SINKS)}, got {shown(target)}."
-        )
+        raise InputError(f"{name} must end in one of {', '.join(SINKS)}, got {shown(target)}.")
     if os.path.isdir(target):
-        raise InputError(f"{caller}: {name} must be a file, got the folder {shown(target)}.")
-    guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
+        raise InputError(f"{name} must be a file, got the folder {shown(target)}.")
+    guard({name: path}, {"X": like}, overwrite=overwrite)
     module, kind_name = SINKS[suffix]
     kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
     return kind(
@@ -192,7 +183,6 @@ def open_sink(
         dtype or str(getattr(like, "dtype", "float32")),
         column=getattr(like, "column", None),
         n_rows=None if like is None else like.n_samples,
-        caller=caller,
         overwrite=overwrite,
     )
 
@@ -208,7 +198,7 @@ class PartsSink:
     ----------
     path : path
         Of the folder.
-    n_features, dtype, like, caller, name
+    n_features, dtype, like, name
         As for `open_sink`.
     overwrite : bool
         Replace a folder that is there, which must hold such parts and nothing else.
@@ -220,23 +210,21 @@ class PartsSink:
         n_features: int,
         dtype: str | None = None,
         like: Source | None = None,
-        caller: str = "isotropy",
         *,
         overwrite: bool = False,
         name: str = "out",
     ) -> None:
-        self.path = output_path(path, name, caller)
+        self.path = output_path(path, name)
         if status(self.path) is not None and not os.path.isdir(self.path):
             raise InputError(
-                f"{caller}: {name} without a suffix must be a folder, got the file "
+                f"{name} without a suffix must be a folder, got the file "
                 f"{shown(self.path)}. Choose another name."
             )
-        guard({name: path}, {"X": like}, overwrite=overwrite, caller=caller)
+        guard({name: path}, {"X": like}, overwrite=overwrite)
         self.folder = NewFolder(self.path, overwrite)
         self.n_features = n_features
         self.dtype = dtype or str(getattr(like, "dtype", "float32"))
         self.column: str | None = getattr(like, "column", None)
-        self.caller = caller
         self.n_written = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
@@ -254,7 +242,6 @@ class PartsSink:
             self.n_features,
             self.dtype,
             column=self.column,
-            caller=self.caller,
             overwrite=True,  # two workers may be at the same part
             may_be_empty=True,
         )
@@ -263,7 +250,7 @@ class PartsSink:
 
     def __enter__(self) -> Self:
         try:
-            with explained(self.path, self.caller):
+            with explained(self.path):
                 self.folder.begin()
         except BaseException:
             self.folder.discard()
@@ -284,6 +271,6 @@ class PartsSink:
 
     def _finish(self) -> None:
         if all(name.startswith(".") for name in os.listdir(self.folder.part)):
-            raise InputError(f"{self.caller}: there are no rows to write to {shown(self.path)}.")
-        with explained(self.path, self.caller):
+            raise InputError(f"there are no rows to write to {shown(self.path)}.")
+        with explained(self.path):
             self.folder.finish()

@@ -188,7 +188,7 @@ def _decoded(raw: bytes, line: int) -> str:
         raise FormatError(
             f"must be UTF-8, got {what}. Convert it, as with iconv -f "
             f"{'utf-16' if wide else 'latin1'} -t utf-8."
-        ) from None
+        ) from error
 
 
 def expect_utf8(data: bytes, line: int) -> None:
@@ -256,7 +256,7 @@ def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
             raise FormatError(
                 f"must be separated by {form.delimiter!r} with every quote closed, got one record "
                 f"from line {first} on that is not ({reason}). Correct it, or save it as .jsonl."
-            ) from None
+            ) from error
         if cells is None:
             return
         yield Record(first, n_bytes, _few(cells, first))
@@ -285,17 +285,17 @@ def json_object(text: str, line: int) -> dict[str, Any]:
         found = json.loads(text)
         if "\\u" in text:  # the only way to characters that UTF-8 does not have
             json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError as error:
         raise FormatError(
             f"must hold whole characters, got half of one (a lone surrogate, \\ud800 to "
             f"\\udfff) in line {line}. Correct that line."
-        ) from None
+        ) from error
     except json.JSONDecodeError as error:
         raise FormatError(
             f"is not valid JSON in line {line} ({error.msg}). Correct that line."
-        ) from None
-    except ValueError:  # more digits than Python turns into a number
-        raise FormatError(f"has a number of too many digits in line {line}. Shorten it.") from None
+        ) from error
+    except ValueError as error:  # more digits than Python turns into a number
+        raise FormatError(f"has a number of too many digits in line {line}. Shorten it.") from error
     if not isinstance(found, dict):
         raise FormatError(
             f"must hold a JSON object a line, got {brief(text)} in line {line}. Correct that line."

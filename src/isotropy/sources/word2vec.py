@@ -62,12 +62,12 @@ class WordsFile(LinesFile):
                 if too_few or b"_" in b"".join(values) or ends_in_number(word):
                     raise ValueError(line)
                 rows[i] = values
-            except ValueError:
+            except ValueError as error:
                 raise FormatError(
                     f"must have a word and {_numbers(self.n_features)} in row {first_row + i}, got "
                     f"{brief(line[:200].decode(errors='replace'))}. Correct that line, or the "
                     "numbers in the first one."
-                ) from None
+                ) from error
             words.append(word.decode(errors="replace"))
         return words, rows
 
@@ -229,16 +229,16 @@ class WordsSink(Sink):
     def _write(self, rows: NDArray[Any], carried: pa.Table | None) -> None:
         if carried is None or "word" not in carried.column_names:
             raise InputError(
-                f"{self.caller}: {self.path!r} needs words, and the input has no column 'word'. "
+                f"{self.path!r} needs words, and the input has no column 'word'. "
                 "Write .npy or .parquet instead."
             )
         words = [str(word) for word in carried.column("word").to_pylist()]
         if any("\n" in word for word in words):
-            raise InputError(f"{self.caller}: words must have no line break. Write .parquet.")
+            raise InputError("words must have no line break. Write .parquet.")
         for word in words:
             if ends_in_number(word.encode()):
                 raise InputError(
-                    f"{self.caller}: words must not end in a space and a number, which readers "
+                    f"words must not end in a space and a number, which readers "
                     f"take for a value, got {brief(word)}. Write .parquet."
                 )
         kind = np.float64 if self.dtype == "float64" else np.float32

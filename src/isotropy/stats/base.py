@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg, stored
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.stored import Field
 
 USUAL_WEIGHTS = 30  # rows are summed with weights between 2^-30 and 2^30 as they are
 
 
+@public
 class Statistic(ABC):
     """A small state of sums over rows.
 
@@ -41,8 +42,8 @@ class Statistic(ABC):
 
         Where rows in between were left out, `first_row` is the array of all their numbers.
         """
-        X = linalg.native(checks.matrix(X, type(self).__name__))
-        w = checks.weights(sample_weight, X.shape[0], type(self).__name__)
+        X = linalg.native(checks.matrix(X))
+        w = checks.weights(sample_weight, X.shape[0])
         self._expect_features(X.shape[1])
         if w is not None and not self.numbers_rows and not w.all():
             kept = np.flatnonzero(w)  # a row of no weight is a row that is not there
@@ -70,10 +71,7 @@ class Statistic(ABC):
         No array is changed in place, so a shallow copy can be merged into.
         """
         if type(other) is not type(self):
-            raise InputError(
-                f"{type(self).__name__}: other must be of the same kind, got "
-                f"{type(other).__name__}."
-            )
+            raise InputError(f"other must be of the same kind, got {type(other).__name__}.")
         self._expect_same_settings(other)
         if other.n_features is not None:
             self._expect_features(other.n_features)
@@ -120,17 +118,14 @@ class Statistic(ABC):
             Where it is no such state: an array is missing, of another dtype or shape, not finite,
             or does not agree with the others.
         """
-        try:
-            stored.check(state, cls.fields)
-            self = cls.__new__(cls)
-            for name in cls.fields:
-                value = state.get(name)
-                if value is not None:
-                    value = np.array(value) if value.ndim else value.item()
-                setattr(self, name, value)
-            self._check_state()
-        except InputError as error:
-            raise InputError(f"{cls.__name__}: {error}") from None
+        stored.check(state, cls.fields)
+        self = cls.__new__(cls)
+        for name in cls.fields:
+            value = state.get(name)
+            if value is not None:
+                value = np.array(value) if value.ndim else value.item()
+            setattr(self, name, value)
+        self._check_state()
         return self
 
     def _check_state(self) -> None:  # noqa: B027
@@ -157,6 +152,6 @@ class Statistic(ABC):
     def _expect_features(self, n_features: int) -> None:
         if self.n_features is not None and n_features != self.n_features:
             raise InputError(
-                f"{type(self).__name__}: rows must have {self.n_features} features like those "
+                f"rows must have {self.n_features} features like those "
                 f"already seen, got {n_features}."
             )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy import linalg, stored
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import Moments
@@ -23,9 +23,7 @@ class _PerCluster(Statistic):
     def __init__(self, centroids: Array) -> None:
         self.centroids: Floats = np.asarray(centroids, dtype=np.float64)
         if self.centroids.ndim != 2:
-            raise InputError(
-                f"{type(self).__name__}: centroids must be 2D, got {self.centroids.ndim}D."
-            )
+            raise InputError(f"centroids must be 2D, got {self.centroids.ndim}D.")
 
     def empty(self) -> Self:
         return type(self)(self.centroids)
@@ -36,9 +34,10 @@ class _PerCluster(Statistic):
 
     def _expect_same_settings(self, other: Self) -> None:
         if not np.array_equal(self.centroids, other.centroids):
-            raise InputError(f"{type(self).__name__}: other must have the same centroids.")
+            raise InputError("other must have the same centroids.")
 
 
+@public
 class ClusterSums(_PerCluster):
     """Weight and sum of the rows nearest to each centroid, and the inertia: a step of k-means.
 
@@ -106,6 +105,7 @@ class ClusterSums(_PerCluster):
         self.inertia += other.inertia
 
 
+@public
 class ClusterMoments(_PerCluster):
     """The `Moments` of the rows nearest to each centroid.
 
@@ -157,10 +157,7 @@ class ClusterMoments(_PerCluster):
         centroids = np.asarray(state.get("centroids", 0))
         n_clusters = len(centroids) if centroids.ndim == 2 else 0
         moments = {f"{i}.{k}": v for i in range(n_clusters) for k, v in Moments.fields.items()}
-        try:
-            stored.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
-        except InputError as error:
-            raise InputError(f"{cls.__name__}: {error}") from None
+        stored.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
         self = cls(state["centroids"])
         self.clusters = [
             Moments.from_state(

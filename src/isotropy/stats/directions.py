@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
 from isotropy.stored import HALF_THE_DIGITS, Field
@@ -18,6 +18,7 @@ EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 t
 USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are
 
 
+@public
 class Directions(Statistic):
     r"""Sums over unit rows u = x / ||x||, and the sum, minimum and maximum of norms.
 

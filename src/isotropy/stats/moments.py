@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stored import HALF_THE_DIGITS, Field
@@ -23,6 +23,7 @@ FAR = 4  # energy about the origin over that about the mean, past which a block 
 REACH = 20  # rows between 2^-20 and 2^20 are summed as they are, others times a power of two
 
 
+@public
 class Moments(Statistic):
     r"""Sums of 1, y y', ||y||^2 y and ||y||^4 with y = x - mean, over weighted rows.
 

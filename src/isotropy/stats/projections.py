@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stored import Field
@@ -17,6 +17,7 @@ from isotropy.stored import Field
 WIDE = 2.0**10  # norms past which float32 rows are multiplied in float64
 
 
+@public
 class LogPartition(Statistic):
     r"""log sum_w exp(u.w) and log sum_w exp(-u.w) for every column u of a basis.
 
@@ -61,7 +62,7 @@ class LogPartition(Statistic):
     ) -> None:
         self.basis: Floats = np.asarray(basis, dtype=np.float64)
         if self.basis.ndim != 2:
-            raise InputError(f"LogPartition: basis must be 2D, got {self.basis.ndim}D.")
+            raise InputError(f"basis must be 2D, got {self.basis.ndim}D.")
         self.center = None if center is None else np.asarray(center, dtype=np.float64)
         self.largest_norm = largest_norm
         self.weight = 0.0
@@ -135,7 +136,7 @@ class LogPartition(Statistic):
             else self.center is other.center
         )
         if not same:
-            raise InputError("LogPartition: other must have the same basis and centre.")
+            raise InputError("other must have the same basis and centre.")
 
     def _merge(self, other: LogPartition) -> None:
         for name in ("log_plus", "log_minus"):
@@ -154,6 +155,7 @@ def _log_sum(terms: Array, w: Array | None) -> Array:
     return xp.log(sums) + xp.log(double(most))
 
 
+@public
 class Projections(Statistic):
     r"""Sums over rows of what lies along a few directions, and of what is left.
 
@@ -197,7 +199,7 @@ class Projections(Statistic):
     def __init__(self, basis: Array, center: Array | None = None, exponent: int = 0) -> None:
         self.basis: Floats = np.asarray(basis, dtype=np.float64)
         if self.basis.ndim != 2:
-            raise InputError(f"Projections: basis must be 2D, got {self.basis.ndim}D.")
+            raise InputError(f"basis must be 2D, got {self.basis.ndim}D.")
         self.center = None if center is None else np.asarray(center, dtype=np.float64)
         self.exponent = exponent
         self.weight = 0.0
@@ -237,7 +239,7 @@ class Projections(Statistic):
         else:
             same = same and np.array_equal(self.center, other.center)
         if not same:
-            raise InputError("Projections: other must have the same basis, centre and exponent.")
+            raise InputError("other must have the same basis, centre and exponent.")
 
     def _merge(self, other: Projections) -> None:
         for name in ("products", "cross"):

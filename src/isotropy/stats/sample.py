@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.stats.base import Statistic
 from isotropy.stored import Field
 
 
+@public
 class Sample(Statistic):
     """The `size` rows whose hashed row numbers are the smallest.
 
@@ -50,8 +51,8 @@ class Sample(Statistic):
     }
 
     def __init__(self, size: int = 5000, seed: int = 0) -> None:
-        self.size = checks.integer(size, "size", "Sample", 1)
-        self.seed = checks.integer(seed, "seed", "Sample", 0)
+        self.size = checks.integer(size, "size", 1)
+        self.seed = checks.integer(seed, "seed", 0)
         self.n_rows = 0
         self.keys: Array | None = None
         self.numbers: Array | None = None
@@ -129,7 +130,7 @@ class Sample(Statistic):
         twice = parts["numbers"][1:] == parts["numbers"][:-1]  # equal numbers have equal keys
         if bool(twice.any()):
             raise InputError(
-                f"Sample: each row must come once, got row {int(parts['numbers'][1:][twice][0])} "
+                f"each row must come once, got row {int(parts['numbers'][1:][twice][0])} "
                 "twice. Pass the number of its first row with every part, as first_row."
             )
         for name, part in parts.items():
@@ -138,7 +139,7 @@ class Sample(Statistic):
     def _expect_same_settings(self, other: Self) -> None:
         if (self.size, self.seed) != (other.size, other.seed):
             raise InputError(
-                f"Sample: other must have size {self.size} and seed {self.seed}, got "
+                f"other must have size {self.size} and seed {self.seed}, got "
                 f"{other.size} and {other.seed}."
             )
 

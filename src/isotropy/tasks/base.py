@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from isotropy import checks, linalg
-from isotropy.errors import InputError, brief
+from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Span, Text, distinct, whole
 from isotropy.tasks import outcomes
@@ -29,36 +29,34 @@ YES = {"1", "1.0", "true", "t", "yes", "y", "positive", "same", "similar"}
 YES |= {"entailment", "equivalent", "duplicate", "paraphrase"}
 
 
-def classes(
-    labels: Any, n_items: int, caller: str, name: str
-) -> tuple[list[Any], NDArray[np.int64]]:
+def classes(labels: Any, n_items: int, name: str) -> tuple[list[Any], NDArray[np.int64]]:
     """(the classes, sorted; the number of each item's class), of which there must be two."""
-    array = outcomes.labels(labels, "labels", caller, n_items)
+    array = outcomes.labels(labels, "labels", n_items)
     found, numbers = np.unique(array, return_inverse=True)
     if len(found) < 2:
         raise InputError(
-            f"{caller}: labels of {name!r} must be of two classes or more, got "
+            f"labels of {name!r} must be of two classes or more, got "
             f"{found.tolist()[0]!r} for every item."
         )
     return found.tolist(), numbers.astype(np.int64)
 
 
-def positive_class(found: list[Any], positive: Any, caller: str) -> int:
+def positive_class(found: list[Any], positive: Any) -> int:
     """Number of the class that says yes, of two: the one that is named, or has such a name."""
     if len(found) != 2:
-        raise InputError(f"{caller}: labels must be of two classes, got {len(found)}.")
+        raise InputError(f"labels must be of two classes, got {len(found)}.")
     names = [str(label).lower() for label in found]
     if positive is not None:
         if str(positive).lower() not in names:
             raise InputError(
-                f"{caller}: positive must be one of the labels {found[0]!r} and {found[1]!r}, got "
+                f"positive must be one of the labels {found[0]!r} and {found[1]!r}, got "
                 f"{positive!r}."
             )
         return names.index(str(positive).lower())
     yes = [number for number, label in enumerate(names) if label in YES]
     if len(yes) != 1:
         raise InputError(
-            f"{caller}: positive must say which of the labels {found[0]!r} and {found[1]!r} is the "
+            f"positive must say which of the labels {found[0]!r} and {found[1]!r} is the "
             "positive one."
         )
     return yes[0]
@@ -69,6 +67,7 @@ Integers = NDArray[np.int64]
 PAIRS_AT_ONCE = 4096
 
 
+@public
 class Task(ABC):
     """Items made of texts, and how well vectors of these texts do on them.
 
@@ -123,22 +122,20 @@ class Task(ABC):
         self, items: Sequence[tuple[Text, ...]], part: Sequence[str] | None, name: str
     ) -> None:
         self.name = name
-        items = checks.listing(items, "items", self._caller)
+        items = checks.listing(items, "items")
         if len(items) < 2:
-            raise InputError(
-                f"{self._caller}: {name!r} must have at least 2 items, got {len(items)}."
-            )
+            raise InputError(f"{name!r} must have at least 2 items, got {len(items)}.")
         for number, item in enumerate(items):
             whole = isinstance(item, (list, tuple, np.ndarray)) and len(item) in self.widths
             if not whole or len(item) != len(items[0]):
                 raise InputError(
-                    f"{self._caller}: item {number} must have "
+                    f"item {number} must have "
                     f"{' or '.join(map(str, self.widths))} texts, as many as the others, got "
                     f"{brief(item)}."
                 )
             self._expect_text(item, f"item {number}")
         self.part = np.asarray([UNDIVIDED] * len(items) if part is None else part)
-        checks.known(np.unique(self.part).tolist(), (*PARTS, UNDIVIDED), "part", self._caller)
+        checks.known(np.unique(self.part).tolist(), (*PARTS, UNDIVIDED), "part")
         self._arrange(items)
         self._expect_length(self.part, "part")
 
@@ -181,15 +178,15 @@ class Task(ABC):
         train : array of item numbers, optional
             What to learn from, where the task is `supervised`.
         """
-        X = np.asarray(linalg.to_numpy(checks.matrix(vectors, self._caller)))
+        X = np.asarray(linalg.to_numpy(checks.matrix(vectors)))
         if len(X) != len(self.texts):
             raise InputError(
-                f"{self._caller}: vectors must have a row for each of the {len(self.texts)} "
+                f"vectors must have a row for each of the {len(self.texts)} "
                 f"texts, got {len(X)}. Encode task.texts in their order."
             )
         if self.supervised and train is None:
             raise InputError(
-                f"{self._caller}: train must name the items to learn from, got None. Pass the "
+                "train must name the items to learn from, got None. Pass the "
                 'numbers of a part, such as task.parts["train"].'
             )
         items = np.arange(self.n_items) if items is None else self._expect_items(items, "items")
@@ -231,7 +228,7 @@ class Task(ABC):
         finite = np.isfinite(rows).all(axis=1)
         if not finite.all():
             raise InputError(
-                f"{self._caller}: vectors must be finite, got NaN or infinity in the row of text "
+                f"vectors must be finite, got NaN or infinity in the row of text "
                 f"{numbers[np.argmin(finite)]}."
             )
         return rows
@@ -252,10 +249,10 @@ class Task(ABC):
     def _expect_items(self, items: Any, name: str) -> Integers:
         array = np.asarray(items)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
-            raise InputError(f"{self._caller}: {name} must be a list of item numbers.")
+            raise InputError(f"{name} must be a list of item numbers.")
         if array.min() < 0 or array.max() >= self.n_items:
             raise InputError(
-                f"{self._caller}: {name} must be in [0, {self.n_items - 1}], got "
+                f"{name} must be in [0, {self.n_items - 1}], got "
                 f"{array.min() if array.min() < 0 else array.max()}."
             )
         return array.astype(np.int64)
@@ -263,21 +260,17 @@ class Task(ABC):
     def _expect_length(self, values: NDArray[Any], name: str) -> None:
         if values.shape != (self.n_items,):
             raise InputError(
-                f"{self._caller}: {name} must have an entry for each of the {self.n_items} items, "
+                f"{name} must have an entry for each of the {self.n_items} items, "
                 f"got {len(values)}."
             )
 
     def _expect_text(self, texts: Iterable[Text], what: str) -> None:
         if not all(_written(text) for text in texts):
-            raise InputError(f"{self._caller}: {what} must have text, got {texts!r}. Leave it out.")
-
-    @property
-    def _caller(self) -> str:
-        return type(self).__name__
+            raise InputError(f"{what} must have text, got {texts!r}. Leave it out.")
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{part} {len(items)}" for part, items in self.parts.items())
-        return f"<{self._caller} {self.name!r}: {parts} items, {len(self.texts)} texts>"
+        return f"<{type(self).__name__} {self.name!r}: {parts} items, {len(self.texts)} texts>"
 
 
 def components(members: Integers) -> Integers:
@@ -330,6 +323,7 @@ def _numbers(names: Iterable[Any]) -> Integers:
     return np.array([found.setdefault(name, len(found)) for name in names], dtype=np.int64)
 
 
+@public
 def open_task(kind: str, source: str | os.PathLike[str], **options: Any) -> Task:
     """The task of this kind in a file, in a folder, or in a data set of the hub.
 
@@ -342,9 +336,9 @@ def open_task(kind: str, source: str | os.PathLike[str], **options: Any) -> Task
     **options
         Of the kind's `read`.
     """
-    task = Task.by_kind[checks.choice(kind, "kind", "open_task", list(Task.by_kind))]
+    task = Task.by_kind[checks.choice(kind, "kind", list(Task.by_kind))]
     known = list(inspect.signature(task.read).parameters)[1:]
-    checks.known(options, known, f"options of {kind}", "open_task")
+    checks.known(options, known, f"options of {kind}")
     return task.read(source, **options)
 
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, one_blas_thread
 from isotropy.models.texts import Text
 from isotropy.tasks import reading
@@ -33,6 +33,7 @@ class Head(Protocol):
     def predict(self, features: Floats, labels: Integers, asked: Floats) -> Integers: ...
 
 
+@public
 @dataclass(frozen=True)
 class Logistic:
     """Logistic regression with an L2 penalty.
@@ -53,6 +54,7 @@ class Logistic:
             return np.asarray(model.fit(features / length, labels).predict(asked / length))
 
 
+@public
 @dataclass(frozen=True)
 class MLP:
     """One hidden layer of ReLU units, trained by Adam for a number of epochs.
@@ -85,6 +87,7 @@ class MLP:
 HEADS: dict[str, type[Logistic | MLP]] = {head.name: head for head in (Logistic, MLP)}
 
 
+@public
 class Classification(Task):
     """How often a head trained on some items is right about others.
 
@@ -128,18 +131,17 @@ class Classification(Task):
         positive: Any = None,
     ) -> None:
         super().__init__([(i,) if isinstance(i, str) else i for i in items], part, name)
-        self.classes, self.labels = classes(labels, self.n_items, self._caller, name)
-        self.metric = checks.choice(metric, "metric", self._caller, METRICS)
+        self.classes, self.labels = classes(labels, self.n_items, name)
+        self.metric = checks.choice(metric, "metric", METRICS)
         if isinstance(head, str):
-            head = HEADS[checks.choice(head, "head", self._caller, list(HEADS))]()
+            head = HEADS[checks.choice(head, "head", list(HEADS))]()
         self.head: Head = head
         if metric == "f1" and len(self.classes) > 2:
             raise InputError(
-                f"{self._caller}: metric 'f1' must have two classes, got {len(self.classes)}. "
-                "Use 'macro-f1'."
+                f"metric 'f1' must have two classes, got {len(self.classes)}. Use 'macro-f1'."
             )
         needed = metric == "f1" or positive is not None
-        self.positive = positive_class(self.classes, positive, self._caller) if needed else None
+        self.positive = positive_class(self.classes, positive) if needed else None
 
     @classmethod
     def read(
@@ -167,7 +169,7 @@ class Classification(Task):
             Of "cola" Matthews' correlation and of "mrpc" and "qqp" F1 as GLUE has it, otherwise
             accuracy.
         """
-        table = reading.read(source, cls.__name__, header)
+        table = reading.read(source, header)
         columns = table.choose(*reading.PAIRS, *reading.TEXTS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
         name = name or table.name
@@ -181,8 +183,7 @@ class Classification(Task):
         found = np.unique(self.labels[train])
         if len(found) < 2:
             raise InputError(
-                f"{self._caller}: train must hold items of two classes, got only "
-                f"{self.classes[found[0]]!r}."
+                f"train must hold items of two classes, got only {self.classes[found[0]]!r}."
             )
         predicted = self.head.predict(known, self.labels[train], asked)
         return self._outcome(predicted, self.labels[items])

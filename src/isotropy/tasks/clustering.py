@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
+from isotropy.errors import public
 from isotropy.kmeans import kmeans
 from isotropy.models.texts import Text
 from isotropy.sources import as_source
@@ -18,6 +19,7 @@ from isotropy.tasks.base import Integers, Task, classes
 from isotropy.tasks.decisions import VMeasure
 
 
+@public
 class Clustering(Task):
     """V-measure of k-means clusters, as many as the items have classes.
 
@@ -51,8 +53,8 @@ class Clustering(Task):
         seed: int = 0,
     ) -> None:
         super().__init__([(item,) for item in items], part, name)
-        self.classes, self.labels = classes(labels, self.n_items, self._caller, name)
-        self.seed = checks.integer(seed, "seed", self._caller, 0)
+        self.classes, self.labels = classes(labels, self.n_items, name)
+        self.seed = checks.integer(seed, "seed", 0)
 
     @classmethod
     def read(
@@ -66,7 +68,7 @@ class Clustering(Task):
         seed: int = 0,
     ) -> Self:
         """The items in a file, a folder or a data set of the hub: columns label and text."""
-        table = reading.read(source, cls.__name__, header)
+        table = reading.read(source, header)
         (column,) = table.choose(*reading.TEXTS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
         texts = [one for (one,) in table.texts(column)]

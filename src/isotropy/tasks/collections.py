@@ -29,9 +29,7 @@ def stem(file: str) -> str:
     return PARQUET.sub("", tables.stem(file))
 
 
-def read_columns(
-    path: Path, caller: str, header: Sequence[str] | None = None
-) -> tuple[Columns, list[int]]:
+def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Columns, list[int]]:
     """(columns by name, number of each row's line) of a file.
 
     A file whose suffix says nothing is read like .txt, whose delimiter is found from its lines.
@@ -39,14 +37,13 @@ def read_columns(
     Parameters
     ----------
     path : Path
-    caller : str
     header : sequence of str, optional
         Names of the first columns of a file without a header; further ones are left out, but
         where white space separates columns the last one takes the rest of the line.
     """
     if PARQUET.search(path.name):
-        return _parquet(path, caller, header)
-    with explained(caller, str(path), "text"):
+        return _parquet(path, header)
+    with explained(str(path), "text"):
         tables.expect_bounded(path)
         with tables.open_plain(path) as file:
             lines = _expect_text(tables.head(file), path)
@@ -109,13 +106,13 @@ def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[
     return {name: [row.get(name) for row in rows] for name in names}, lines
 
 
-def _parquet(path: Path, caller: str, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
-    with explained(caller, str(path), "Parquet"):
+def _parquet(path: Path, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
+    with explained(str(path), "Parquet"):
         if header:
             raise FormatError("has names of its own, so a header does not go with it.")
         table = pq.read_table(path)
     if not table.num_rows:
-        raise InputError(f"{caller}: {str(path)!r} must have rows, got none.")
+        raise InputError(f"{str(path)!r} must have rows, got none.")
     return table.to_pydict(), list(range(1, 1 + table.num_rows))
 
 
@@ -149,11 +146,11 @@ def smart_files(folder: Path) -> tuple[Path, Path, Path] | None:
     return None
 
 
-def read_smart(path: Path, caller: str) -> list[tuple[str, str, str]]:
+def read_smart(path: Path) -> list[tuple[str, str, str]]:
     """(id, title, text) of each entry."""
     found: list[tuple[str, dict[str, list[str]]]] = []
     lines: list[str] | None = None
-    with explained(caller, str(path), "SMART"), tables.open_plain(path) as file:
+    with explained(str(path), "SMART"), tables.open_plain(path) as file:
         for record in tables.records(file, tables.LINES):
             begin, field = BEGIN.match(record.held), FIELD.match(record.held)
             if begin:
@@ -179,14 +176,14 @@ def _text(fields: dict[str, list[str]], name: str) -> str:
     return " ".join(" ".join(fields.get(name, ())).split())
 
 
-def read_judgements(path: Path, caller: str) -> tuple[Judgements, list[int]] | None:
+def read_judgements(path: Path) -> tuple[Judgements, list[int]] | None:
     """The judgements of a file without a header, and their lines; None where it is no such file.
 
     Understood are lines of query, 0 or Q0, document, relevance, as of TREC; of query, document, 0,
     0, as of CISI and CACM; of query, document, code, as of Cranfield, whose code 1 is the best and
     5 the worst; and of query and document.
     """
-    with explained(caller, str(path), "text"), tables.open_plain(path) as file:
+    with explained(str(path), "text"), tables.open_plain(path) as file:
         rows, lines = list[list[str]](), list[int]()
         for record in tables.records(file, tables.Form(tables.SPACE)):
             if record.is_blank:

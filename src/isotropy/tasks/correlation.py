@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.tasks.outcomes import Integers, Outcome, coded, indicator, numbers
 
 
+@public
 class Correlation(Outcome):
     """The correlation of predicted with gold scores.
 
@@ -54,11 +56,11 @@ class Correlation(Outcome):
         combine: str = "all",
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        self.predicted = numbers(predicted, "predicted", "Correlation")
+        self.predicted = numbers(predicted, "predicted")
         n_items = len(self.predicted)
-        self.gold = numbers(gold, "gold", "Correlation", n_items)
-        self.kind = checks.choice(kind, "kind", "Correlation", ("spearman", "pearson"))
-        self.combine = checks.choice(combine, "combine", "Correlation", ("all", "mean", "wmean"))
+        self.gold = numbers(gold, "gold", n_items)
+        self.kind = checks.choice(kind, "kind", ("spearman", "pearson"))
+        self.combine = checks.choice(combine, "combine", ("all", "mean", "wmean"))
         self.strata = coded(np.zeros(n_items) if strata is None else strata, "strata", n_items)
         super().__init__(n_items, metrics)
 

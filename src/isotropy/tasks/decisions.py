@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.tasks.correlation import Ranks
 from isotropy.tasks.outcomes import Integers, Outcome, coded, indicator, labels, numbers
 
 
+@public
 class Decisions(Outcome):
     """Matthews' correlation or F1 of predicted with true labels; exchanged are the predictions.
 
@@ -51,20 +52,20 @@ class Decisions(Outcome):
         positive: Any = 1,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        self.predicted = labels(predicted, "predicted", "Decisions")
-        self.true = labels(true, "true", "Decisions", len(self.predicted))
+        self.predicted = labels(predicted, "predicted")
+        self.true = labels(true, "true", len(self.predicted))
         if (self.true.dtype.kind in "US") != (self.predicted.dtype.kind in "US"):
             raise InputError(
-                f"Decisions: predicted must be labels like the true ones, got "
+                f"predicted must be labels like the true ones, got "
                 f"{self.predicted[0]!r} and {self.true[0]!r}."
             )
         measures = ("matthews", "f1", "macro-f1")
-        self.measure = checks.choice(measure, "measure", "Decisions", measures)
+        self.measure = checks.choice(measure, "measure", measures)
         self.positive = positive
         known = self._labels(self)
         if measure == "f1" and len(known) > 1 and positive not in known.tolist():
             raise InputError(
-                f"Decisions: positive must be one of the labels, got {positive!r} and labels "
+                f"positive must be one of the labels, got {positive!r} and labels "
                 f"{', '.join(map(repr, known[:5].tolist()))}."
             )
         super().__init__(len(self.predicted), metrics)
@@ -125,6 +126,7 @@ def matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
     return np.where((predicted_spread > 0) & (true_spread > 0), correlation, constant)
 
 
+@public
 class Precision(Outcome):
     """The average precision of predicted scores; exchanged are the ranks of the predictions.
 
@@ -154,10 +156,10 @@ class Precision(Outcome):
     def __init__(
         self, predicted: Any, gold: Any, metrics: Mapping[str, float] | None = None
     ) -> None:
-        self.predicted = numbers(predicted, "predicted", "Precision")
-        self.gold = numbers(gold, "gold", "Precision", len(self.predicted))
+        self.predicted = numbers(predicted, "predicted")
+        self.gold = numbers(gold, "gold", len(self.predicted))
         if not np.isin(self.gold, (0, 1)).all():
-            raise InputError("Precision: gold must be 0 or 1 for every item.")
+            raise InputError("gold must be 0 or 1 for every item.")
         super().__init__(len(self.predicted), metrics)
 
     @cached_property
@@ -204,6 +206,7 @@ def average_precision(hits: Floats, items: Floats) -> Floats:
     return scores
 
 
+@public
 class VMeasure(Outcome):
     """The V-measure of clusters: harmonic mean of homogeneity and completeness.
 
@@ -234,8 +237,8 @@ class VMeasure(Outcome):
     def __init__(
         self, predicted: Any, true: Any, metrics: Mapping[str, float] | None = None
     ) -> None:
-        self.predicted = coded(predicted, "predicted", None, "VMeasure")
-        self.true = coded(true, "true", len(self.predicted), "VMeasure")
+        self.predicted = coded(predicted, "predicted", None)
+        self.true = coded(true, "true", len(self.predicted))
         super().__init__(len(self.predicted), metrics)
 
     @cached_property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 
 BLOCK_ELEMENTS = 1 << 18  # a block of draws and its temporaries stay in the cache
@@ -21,6 +21,7 @@ BLOCK_ELEMENTS = 1 << 18  # a block of draws and its temporaries stay in the cac
 Integers = NDArray[np.int64]
 
 
+@public
 class Outcome(ABC):
     """A score that can be computed again with items counted several times, or exchanged.
 
@@ -56,9 +57,7 @@ class Outcome(ABC):
         """
         weights = self._expect_draws(weights, "weights")
         if weights.size and weights.min() < 0:
-            raise InputError(
-                f"{self._caller}: weights must not be negative, got {weights.min():g}."
-            )
+            raise InputError(f"weights must not be negative, got {weights.min():g}.")
         return self._in_blocks(self._resampled, weights)
 
     def exchanged(self, other: Self, swaps: NDArray[Any]) -> Floats:
@@ -98,29 +97,24 @@ class Outcome(ABC):
         found = over_threads(work, range(0, len(draws), rows))
         return np.concatenate(found) if found else np.empty(0)
 
-    @property
-    def _caller(self) -> str:
-        return type(self).__name__
-
     def _expect_draws(self, draws: NDArray[Any], name: str) -> NDArray[Any]:
         draws = np.asarray(draws)
         if draws.ndim != 2 or draws.shape[1] != self.n_items:
             raise InputError(
-                f"{self._caller}: {name} must have the shape (draws, {self.n_items}), got "
-                f"{draws.shape}."
+                f"{name} must have the shape (draws, {self.n_items}), got {draws.shape}."
             )
         return draws
 
     def _expect_comparable(self, other: Outcome) -> None:
         if type(other) is not type(self) or other.n_items != self.n_items:
             raise InputError(
-                f"{self._caller}: other must be a {self._caller} on {self.n_items} items, got "
+                f"other must be a {type(self).__name__} on {self.n_items} items, got "
                 f"{type(other).__name__} on {getattr(other, 'n_items', 'no')}."
             )
         for name in self.fixed:
             if not np.array_equal(getattr(self, name), getattr(other, name)):
                 raise InputError(
-                    f"{self._caller}: other must have the same {name}. Score both systems on the "
+                    f"other must have the same {name}. Score both systems on the "
                     "same items, in the same order."
                 )
 
@@ -132,46 +126,45 @@ def indicator(codes: Integers, n_codes: int | None = None) -> Any:
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=shape)
 
 
-def numbers(values: Any, name: str, caller: str, n_items: int | None = None) -> Floats:
+def numbers(values: Any, name: str, n_items: int | None = None) -> Floats:
     """values as finite float64 of shape (n_items,)."""
-    given = linalg.to_numpy(checks.real_numbers(values, name, caller))
-    _expect_items(given, name, caller, n_items)
+    given = linalg.to_numpy(checks.real_numbers(values, name))
+    _expect_items(given, name, n_items)
     array = given.astype(np.float64)
     if not np.isfinite(array).all():
         bad = np.flatnonzero(~np.isfinite(array))
         raise InputError(
-            f"{caller}: {name} must be finite, got {array[bad[0]]} for {len(bad)} "
+            f"{name} must be finite, got {array[bad[0]]} for {len(bad)} "
             f"{'item' if len(bad) == 1 else 'items'} (first: {bad[0]})."
         )
     return array
 
 
-def labels(values: Any, name: str, caller: str, n_items: int | None = None) -> NDArray[Any]:
+def labels(values: Any, name: str, n_items: int | None = None) -> NDArray[Any]:
     """values as an array of labels of shape (n_items,)."""
     array = np.asarray(values)
-    _expect_items(array, name, caller, n_items)
+    _expect_items(array, name, n_items)
     return array
 
 
-def coded(values: Any, name: str, n_items: int | None, caller: str = "Correlation") -> Integers:
+def coded(values: Any, name: str, n_items: int | None) -> Integers:
     """The number of each item's label among the sorted labels."""
-    _, codes = np.unique(labels(values, name, caller, n_items), return_inverse=True)
+    _, codes = np.unique(labels(values, name, n_items), return_inverse=True)
     return codes.astype(np.int64)
 
 
-def _expect_items(array: NDArray[Any], name: str, caller: str, n_items: int | None) -> None:
+def _expect_items(array: NDArray[Any], name: str, n_items: int | None) -> None:
     if array.ndim != 1 or not len(array):
         raise InputError(
-            f"{caller}: {name} must have the shape (n_items,) with at least one item, got "
-            f"{array.shape}."
+            f"{name} must have the shape (n_items,) with at least one item, got {array.shape}."
         )
     if n_items is not None and len(array) != n_items:
         raise InputError(
-            f"{caller}: {name} must have one entry for each of the {n_items} items, got "
-            f"{len(array)}."
+            f"{name} must have one entry for each of the {n_items} items, got {len(array)}."
         )
 
 
+@public
 class Mean(Outcome):
     """The mean of one number per item, such as 0/1 for a right answer, or the nDCG of a query.
 
@@ -184,7 +177,7 @@ class Mean(Outcome):
     """
 
     def __init__(self, per_item: Any, metrics: Mapping[str, float] | None = None) -> None:
-        self.per_item = numbers(per_item, "per_item", "Mean")
+        self.per_item = numbers(per_item, "per_item")
         super().__init__(len(self.per_item), metrics)
 
     def _resampled(self, weights: Floats) -> Floats:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Text
 from isotropy.tasks import reading
@@ -16,6 +17,7 @@ from isotropy.tasks.base import Integers, Task, classes, positive_class
 from isotropy.tasks.decisions import Precision
 
 
+@public
 class PairClassification(Task):
     """Average precision of the cosine for pairs that belong together.
 
@@ -53,8 +55,8 @@ class PairClassification(Task):
         positive: Any = None,
     ) -> None:
         super().__init__(pairs, part, name)
-        self.classes, numbers = classes(labels, self.n_items, self._caller, name)
-        self.labels = numbers == positive_class(self.classes, positive, self._caller)
+        self.classes, numbers = classes(labels, self.n_items, name)
+        self.labels = numbers == positive_class(self.classes, positive)
 
     @classmethod
     def read(
@@ -71,7 +73,7 @@ class PairClassification(Task):
 
         Also understood are the columns of the GLUE sets.
         """
-        table = reading.read(source, cls.__name__, header)
+        table = reading.read(source, header)
         columns = table.choose(*reading.PAIRS, named=text, option="text")
         table, labels, n_unlabelled = table.labels(label)
         task = cls(table.texts(*columns), labels, table.parts, name or table.name, positive)

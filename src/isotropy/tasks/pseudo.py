@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.texts import distinct
 from isotropy.tasks.retrieval import Retrieval
 
 
+@public
 def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)") -> Retrieval:
     """Search in which each text must find the one that follows it in the list.
 
@@ -21,10 +22,11 @@ def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)
     2
     """
     if len(texts) < 4:
-        raise InputError(f"adjacent: texts must be at least 4, got {len(texts)}.")
+        raise InputError(f"texts must be at least 4, got {len(texts)}.")
     return titled(texts[0 : len(texts) - 1 : 2], texts[1::2], name)
 
 
+@public
 def titled(
     titles: Sequence[str], bodies: Sequence[str], name: str = "title to body (pseudo-task)"
 ) -> Retrieval:
@@ -38,9 +40,7 @@ def titled(
     name : str
     """
     if len(titles) != len(bodies):
-        raise InputError(
-            f"titled: titles and bodies must be as many, got {len(titles)} and {len(bodies)}."
-        )
+        raise InputError(f"titles and bodies must be as many, got {len(titles)} and {len(bodies)}.")
     documents, numbers = distinct(bodies)
     found: dict[str, int] = {}
     for title, body in zip(titles, bodies, strict=True):
@@ -48,7 +48,7 @@ def titled(
             found.setdefault(title, numbers[body])
     if len(found) < 2:
         raise InputError(
-            f"titled: titles must be at least 2 that differ and are no bodies, got {len(found)}."
+            f"titles must be at least 2 that differ and are no bodies, got {len(found)}."
         )
     judged = [(place, number, 1.0) for place, number in enumerate(found.values())]
     return Retrieval(list(found), documents, judged, name=name)

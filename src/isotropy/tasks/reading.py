@@ -94,7 +94,6 @@ SCORES = (
 class Table:
     """Rows of named columns; of each row the part, the file and the line that it stands in."""
 
-    caller: str
     name: str
     columns: Columns
     parts: list[str]
@@ -128,7 +127,7 @@ class Table:
             if None not in found:
                 return tuple(map(str, found))
         raise InputError(
-            f"{self.caller}: {brief(self.name)} must have the columns {_several(wanted)}, got "
+            f"{brief(self.name)} must have the columns {_several(wanted)}, got "
             f"{listed(list(self.columns), 12)}. {self._advice(wanted, option)}"
         )
 
@@ -140,8 +139,7 @@ class Table:
         widths = sorted({len(names) for names in options})
         if len(found) not in widths:
             raise InputError(
-                f"{self.caller}: {option} must name {' or '.join(map(str, widths))} columns, got "
-                f"{brief(named)}."
+                f"{option} must name {' or '.join(map(str, widths))} columns, got {brief(named)}."
             )
         return found
 
@@ -193,7 +191,7 @@ class Table:
             for row, text in enumerate(self.columns[name]):
                 if isinstance(text, (list, dict)) or text is None or not str(text).strip():
                     raise InputError(
-                        f"{self.caller}: {self.place(row)} must have text in {brief(name)}, got "
+                        f"{self.place(row)} must have text in {brief(name)}, got "
                         f"{brief(text) if isinstance(text, (list, dict)) else 'none'}. "
                         "Fill it in, or delete the line."
                     )
@@ -207,7 +205,7 @@ class Table:
             number = _number(value)
             if number is None:
                 raise InputError(
-                    f"{self.caller}: {self.place(row)} must have a number in {brief(name)}, got "
+                    f"{self.place(row)} must have a number in {brief(name)}, got "
                     f"{brief(value)}. {tables.no_number(value)}"
                 )
             found.append(number)
@@ -225,9 +223,7 @@ class Table:
         return f"{self.files[row][-80:]}, line {self.lines[row]}"
 
 
-def read(
-    source: str | os.PathLike[str], caller: str, header: str | Sequence[str] | None = None
-) -> Table:
+def read(source: str | os.PathLike[str], header: str | Sequence[str] | None = None) -> Table:
     """The table of a file, of a folder, of a folder that `datasets` saved, or of the hub.
 
     Files and splits whose names have the word train (training), dev (development, val, valid,
@@ -238,26 +234,24 @@ def read(
     Parameters
     ----------
     source : path or str
-    caller : str
-        Name that error messages begin with.
     header : str or sequence of str, optional
         Names of the columns, where files have no header: "word1,word2,score".
     """
-    names = _header(header, caller)
+    names = _header(header)
     path = Path(os.path.expanduser(source))
     if os.path.isdir(path):
-        return _divided(_folder(path, caller, names))
+        return _divided(_folder(path, names))
     if os.path.isfile(path):
-        return _divided(read_file(path, UNDIVIDED, caller, names))
+        return _divided(read_file(path, UNDIVIDED, names))
     name = os.fspath(source)
     if is_table(name) or path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"{caller}: data must be a file or a folder, and there is no {name!r}.")
+        raise InputError(f"data must be a file or a folder, and there is no {name!r}.")
     if names:
-        raise InputError(f"{caller}: header is for files, got the data set {name!r} of the hub.")
-    return joined(hub(name, caller), hub_name(name))
+        raise InputError(f"header is for files, got the data set {name!r} of the hub.")
+    return joined(hub(name), hub_name(name))
 
 
-def _header(header: str | Sequence[str] | None, caller: str) -> list[str] | None:
+def _header(header: str | Sequence[str] | None) -> list[str] | None:
     """The names in a header, which may be written with commas between."""
     if header is None:
         return None
@@ -266,7 +260,7 @@ def _header(header: str | Sequence[str] | None, caller: str) -> list[str] | None
     named = [name for name in names if name != "_"]
     if not all(names) or not named or len(set(named)) < len(named):
         raise InputError(
-            f"{caller}: header must name each column once, as word1,word2,score (_ for one that is "
+            f"header must name each column once, as word1,word2,score (_ for one that is "
             f"not needed), got {brief(header)}."
         )
     return [f"_{i}" if name == "_" else name for i, name in enumerate(names)]
@@ -286,11 +280,9 @@ def _divided(table: Table) -> Table:
     return table
 
 
-def read_file(path: Path, part: str, caller: str, header: Sequence[str] | None = None) -> Table:
-    columns, lines = read_columns(path, caller, header)
-    return Table(
-        caller, stem(path.name), columns, [part] * len(lines), [path.name] * len(lines), lines
-    )
+def read_file(path: Path, part: str, header: Sequence[str] | None = None) -> Table:
+    columns, lines = read_columns(path, header)
+    return Table(stem(path.name), columns, [part] * len(lines), [path.name] * len(lines), lines)
 
 
 def part_of(name: str) -> str:
@@ -302,7 +294,7 @@ def part_of(name: str) -> str:
     return next((part for part in ("train", "test") if word.startswith(part)), "dev")
 
 
-def tabular(folder: Path, caller: str) -> list[Path]:
+def tabular(folder: Path) -> list[Path]:
     """The files of a folder that hold tables, in the order of their names.
 
     Those that end in .txt count where no others are there, and do not begin with README.
@@ -313,33 +305,33 @@ def tabular(folder: Path, caller: str) -> list[Path]:
     for first, second in pairwise(files):
         if stem(first.name) == stem(second.name):
             raise InputError(
-                f"{caller}: {str(folder)!r} must hold each table once, got {brief(first.name)} and "
+                f"{str(folder)!r} must hold each table once, got {brief(first.name)} and "
                 f"{brief(second.name)}. Move one away."
             )
     return files
 
 
-def _folder(path: Path, caller: str, header: Sequence[str] | None) -> Table:
+def _folder(path: Path, header: Sequence[str] | None) -> Table:
     name = path.resolve().name
     if any((path / mark).exists() for mark in ("dataset_dict.json", "dataset_info.json")):
-        return joined(_saved(path, caller), name)
-    files = tabular(path, caller)
+        return joined(_saved(path), name)
+    files = tabular(path)
     if not files:
         held = [file.name for file in sorted(path.iterdir())]
         there = ", ".join(brief(name)[1:-1] for name in held[:9]) or "nothing"
-        raise InputError(f"{caller}: {str(path)!r} must hold {KINDS} files, got {there}.")
-    files = parts_among(files, caller)
-    found = [read_file(file, part_of(stem(file.name)), caller, header) for file in files]
+        raise InputError(f"{str(path)!r} must hold {KINDS} files, got {there}.")
+    files = parts_among(files)
+    found = [read_file(file, part_of(stem(file.name)), header) for file in files]
     return joined(found, name)
 
 
-def parts_among(files: Sequence[Path], caller: str) -> list[Path]:
+def parts_among(files: Sequence[Path]) -> list[Path]:
     """The files that are parts by their names, or all where none is; says which are left out."""
     parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
     left = [file.name for file in files if file not in parts]
     if parts and left:
         warnings.warn(
-            f"{caller}: {listed(left, 3)} in {brief(files[0].parent.name)} was not read, as other "
+            f"{listed(left, 3)} in {brief(files[0].parent.name)} was not read, as other "
             "files there are named train, dev or test. Name it so too, or give it by itself.",
             IsotropyWarning,
             stacklevel=2,
@@ -356,7 +348,6 @@ def joined(tables: Sequence[Table], name: str) -> Table:
         return _chained(t.columns.get(column, a) for t, a in zip(tables, absent, strict=True))
 
     return Table(
-        tables[0].caller,
         name,
         {column: cells(column) for column in names},
         _chained(table.parts for table in tables),
@@ -370,9 +361,9 @@ def hub_name(name: str) -> str:
     return re.split("[/:]", name)[-1]
 
 
-def hub(name: str, caller: str) -> list[Table]:
+def hub(name: str) -> list[Table]:
     """The splits of a data set of the hub: "owner/name", or "owner/name:configuration"."""
-    datasets = _datasets(f"{caller}: {name!r} is no file or folder here, and a data set of the hub")
+    datasets = _datasets(f"{name!r} is no file or folder here, and a data set of the hub")
     path, _, configuration = name.partition(":")
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)  # of every attempt to reach the hub
@@ -381,30 +372,30 @@ def hub(name: str, caller: str) -> list[Table]:
     except Exception as error:  # of many kinds: network, name, configuration, format
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(
-            f"{caller}: data must be a file, a folder or a data set of the hub, got {name!r}: "
+            f"data must be a file, a folder or a data set of the hub, got {name!r}: "
             f"there is no such file, and loading it from the hub failed ({reason})."
-        ) from None
+        ) from error
     finally:
         logging.disable(disabled)
-    return _splits(splits, caller)
+    return _splits(splits)
 
 
-def _saved(path: Path, caller: str) -> list[Table]:
-    datasets = _datasets(f"{caller}: {str(path)!r} was saved by the package datasets: reading it")
+def _saved(path: Path) -> list[Table]:
+    datasets = _datasets(f"{str(path)!r} was saved by the package datasets: reading it")
     found = datasets.load_from_disk(str(path))
-    return _splits(found if isinstance(found, dict) else {UNDIVIDED: found}, caller)
+    return _splits(found if isinstance(found, dict) else {UNDIVIDED: found})
 
 
 def _datasets(what: str) -> Any:
     try:
         return importlib.import_module("datasets")
-    except ImportError:
+    except ImportError as error:
         raise MissingExtraError(
             f"{what} needs datasets, which is not installed. Run: pip install datasets."
-        ) from None
+        ) from error
 
 
-def _splits(splits: Mapping[str, Any], caller: str) -> list[Table]:
+def _splits(splits: Mapping[str, Any]) -> list[Table]:
     """Tables of `datasets`' splits; numbers of classes turn into names, and -1 into None."""
     tables = []
     for name, split in splits.items():
@@ -418,7 +409,6 @@ def _splits(splits: Mapping[str, Any], caller: str) -> list[Table]:
         n_rows = len(split)
         tables.append(
             Table(
-                caller,
                 name,
                 columns,
                 [part_of(name)] * n_rows,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from isotropy import linalg
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Text
 from isotropy.sources.files import listed
@@ -40,6 +40,7 @@ JUDGED = (
 GAINS = (("score",), ("relevance",), ("rel",), ("label",), ("rating",))
 
 
+@public
 class Retrieval(Task):
     """nDCG@10 of documents ranked by their cosine with a query, exactly, over all documents.
 
@@ -90,8 +91,7 @@ class Retrieval(Task):
         self.corpus = list(documents)
         if part is not None and len(part) != len(queries):
             raise InputError(
-                f"{self._caller}: part must have an entry for each of the {len(queries)} queries, "
-                f"got {len(part)}."
+                f"part must have an entry for each of the {len(queries)} queries, got {len(part)}."
             )
         parts = None if part is None else [part[i] for i in kept]
         super().__init__([(queries[i],) for i in kept], parts, name)
@@ -108,14 +108,14 @@ class Retrieval(Task):
         found = {(query, document): gain for query, document, gain in judgements if gain > 0}
         if not found:
             raise InputError(
-                f"{self._caller}: {name!r} must have a relevant document for some query, got none. "
+                f"{name!r} must have a relevant document for some query, got none. "
                 "Check that the judgements use the same numbers as queries and documents."
             )
         rows, columns = np.array(list(found)).T
         n_seen = rows.max() + 1, columns.max() + 1
         if min(rows.min(), columns.min()) < 0 or n_seen[0] > n_queries or n_seen[1] > n_documents:
             raise InputError(
-                f"{self._caller}: judgements must be of the {n_queries} queries and {n_documents} "
+                f"judgements must be of the {n_queries} queries and {n_documents} "
                 f"documents, got the numbers {rows.max()} and {columns.max()}."
             )
         gains = np.array(list(found.values()), dtype=np.float64)
@@ -131,8 +131,7 @@ class Retrieval(Task):
         Documents without text are left out. Read as they come are also the folders of CISI, CACM,
         Cranfield and Medline, whose files are in SMART's format.
         """
-        caller = cls.__name__
-        corpus, queries, qrels = _tables(source, caller)
+        corpus, queries, qrels = _tables(source)
         documents = {key: text for key, text in _documents(corpus) if text}
         numbers = {key: number for number, key in enumerate(documents)}
         texts = queries.texts(*queries.choose(*QUERY_TEXTS))
@@ -227,91 +226,86 @@ def ideal(relevance: Any) -> Floats:
     return np.add.reduceat(gains, relevance.indptr[:-1])
 
 
-def _tables(source: str | os.PathLike[str], caller: str) -> tuple[Table, Table, Table]:
+def _tables(source: str | os.PathLike[str]) -> tuple[Table, Table, Table]:
     """Corpus, queries and judgements."""
     path = Path(os.path.expanduser(source))
     if not os.path.isdir(path):
         name = os.fspath(source)
         if os.path.exists(path) or path.is_absolute() or name.startswith((".", "~")):
-            raise InputError(f"{caller}: data must be a folder, got {name!r}.")
+            raise InputError(f"data must be a folder, got {name!r}.")
         named = reading.hub_name(name)
         corpus, queries, qrels = (
-            reading.joined(reading.hub(f"{name}:{part}", caller), named)
+            reading.joined(reading.hub(f"{name}:{part}"), named)
             for part in ("corpus", "queries", "default")
         )
         return corpus, queries, qrels
     name = path.resolve().name
     smart = collections.smart_files(path)
     if smart:
-        return _smart(*smart, name, caller)
-    files = {stem(file.name): file for file in reading.tabular(path, caller)}
+        return _smart(*smart, name)
+    files = {stem(file.name): file for file in reading.tabular(path)}
     judged = sorted(file for file in path.iterdir() if collections.is_judgements(file))
     missing = [part for part in ("corpus", "queries") if part not in files]
     missing += [] if judged else ["qrels"]
     if missing:
         raise InputError(
-            f"{caller}: {str(path)!r} must hold corpus, queries and qrels, and there is no "
+            f"{str(path)!r} must hold corpus, queries and qrels, and there is no "
             f"{' and no '.join(missing)}."
         )
     if len(judged) > 1:
         raise InputError(
-            f"{caller}: {str(path)!r} must hold one file or folder of qrels, got "
+            f"{str(path)!r} must hold one file or folder of qrels, got "
             f"{listed([file.name for file in judged], 5)}. Move the others away."
         )
     corpus, queries = (
-        reading.read_file(files[part], reading.UNDIVIDED, caller) for part in ("corpus", "queries")
+        reading.read_file(files[part], reading.UNDIVIDED) for part in ("corpus", "queries")
     )
-    return replace(corpus, name=name), queries, _qrels(judged[0], caller)
+    return replace(corpus, name=name), queries, _qrels(judged[0])
 
 
-def _qrels(path: Path, caller: str) -> Table:
+def _qrels(path: Path) -> Table:
     """The judgements in a file, or in a folder with a file for each part."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
         if not files:
-            raise InputError(f"{caller}: {str(path)!r} must hold qrels, got nothing.")
+            raise InputError(f"{str(path)!r} must hold qrels, got nothing.")
         found = [
             replace(table, parts=[reading.part_of(stem(file.name))] * len(table.lines))
-            for file in reading.parts_among(files, caller)
-            for table in [_qrels(file, caller)]
+            for file in reading.parts_among(files)
+            for table in [_qrels(file)]
         ]
         return reading.joined(found, path.name)
-    bare = None if path.suffix == ".parquet" else collections.read_judgements(path, caller)
+    bare = None if path.suffix == ".parquet" else collections.read_judgements(path)
     if bare is None:
-        return reading.read_file(path, reading.UNDIVIDED, caller)
-    return _judged_table(*bare, path.name, caller)
+        return reading.read_file(path, reading.UNDIVIDED)
+    return _judged_table(*bare, path.name)
 
 
-def _judged_table(
-    judgements: collections.Judgements, lines: list[int], name: str, caller: str
-) -> Table:
+def _judged_table(judgements: collections.Judgements, lines: list[int], name: str) -> Table:
     n_rows = len(lines)
     columns = collections.as_columns(judgements)
-    return Table(caller, name, columns, [reading.UNDIVIDED] * n_rows, [name] * n_rows, lines)
+    return Table(name, columns, [reading.UNDIVIDED] * n_rows, [name] * n_rows, lines)
 
 
-def _smart(
-    documents: Path, queries: Path, judged: Path, name: str, caller: str
-) -> tuple[Table, Table, Table]:
+def _smart(documents: Path, queries: Path, judged: Path, name: str) -> tuple[Table, Table, Table]:
     """The tables of a collection in SMART's format."""
     found = []
     for path in (documents, queries):
-        entries = collections.read_smart(path, caller)
+        entries = collections.read_smart(path)
         keys, titles, texts = (list(values) for values in zip(*entries, strict=True))
         if path == queries:
             titles, texts = [""] * len(keys), [w or t for t, w in zip(titles, texts, strict=True)]
         columns = {"_id": keys, "title": titles, "text": texts}
         count, parts = len(keys), [reading.UNDIVIDED] * len(keys)
-        found.append(Table(caller, name, columns, parts, [path.name] * count, [1] * count))
-    bare = collections.read_judgements(judged, caller)
+        found.append(Table(name, columns, parts, [path.name] * count, [1] * count))
+    bare = collections.read_judgements(judged)
     if bare is None:
         raise InputError(
-            f"{caller}: {str(judged)!r} must hold lines of a query's and a document's number, got "
-            "none."
+            f"{str(judged)!r} must hold lines of a query's and a document's number, got none."
         )
     corpus, asked = found
     keyed = collections.numbered(bare[0], asked.columns["_id"], corpus.columns["_id"])
-    return corpus, asked, _judged_table(keyed, bare[1], judged.name, caller)
+    return corpus, asked, _judged_table(keyed, bare[1], judged.name)
 
 
 def _ids(table: Table) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.texts import Text
 from isotropy.tasks import reading
 from isotropy.tasks.base import Integers, Task
@@ -20,6 +20,7 @@ from isotropy.tasks.outcomes import numbers
 COMBINE = ("all", "mean", "wmean")
 
 
+@public
 class STS(Task):
     """Spearman's correlation of the cosines of sentence pairs with scores given by people.
 
@@ -68,8 +69,8 @@ class STS(Task):
         combine: str = "all",
     ) -> None:
         super().__init__(pairs, part, name)
-        self.combine = checks.choice(combine, "combine", self._caller, COMBINE)
-        self.scores = numbers(scores, "scores", self._caller, self.n_items)
+        self.combine = checks.choice(combine, "combine", COMBINE)
+        self.scores = numbers(scores, "scores", self.n_items)
         self.subsets = np.asarray([name] * self.n_items if subset is None else subset)
         self._expect_length(self.subsets, "subset")
         apart = np.zeros(self.n_items, int) if combine == "all" else self.subsets
@@ -78,7 +79,7 @@ class STS(Task):
             if len(values) < 2:
                 where = f"{name!r}" if combine == "all" else f"{label!r} in {name!r}"
                 raise InputError(
-                    f"{self._caller}: scores of {where} must differ, got {values[0]:g} for every "
+                    f"scores of {where} must differ, got {values[0]:g} for every "
                     "pair. A correlation needs two values."
                 )
         self.metric = self._metric()
@@ -121,7 +122,7 @@ class STS(Task):
         score: str | None,
         **options: str,
     ) -> Self:
-        table = reading.read(source, cls.__name__, header)
+        table = reading.read(source, header)
         columns = table.choose(*pairs, named=text, option="text")
         (score,) = table.choose(*reading.SCORES, named=score, option="score")
         table, n_unlabelled = table.labelled(score)

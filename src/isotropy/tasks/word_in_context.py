@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Span
 from isotropy.tasks import reading
@@ -21,6 +21,7 @@ from isotropy.tasks.pair_classification import at_thresholds
 PLACES = (("token_idx",), ("start1", "end1", "start2", "end2"))
 
 
+@public
 class WordInContext(Task):
     """Accuracy of "the same sense" where the cosine of two occurrences exceeds a threshold.
 
@@ -61,8 +62,8 @@ class WordInContext(Task):
         positive: Any = None,
     ) -> None:
         super().__init__(pairs, part, name)
-        self.classes, numbers = classes(labels, self.n_items, self._caller, name)
-        self.labels = numbers == positive_class(self.classes, positive, self._caller)
+        self.classes, numbers = classes(labels, self.n_items, name)
+        self.labels = numbers == positive_class(self.classes, positive)
 
     @classmethod
     def read(
@@ -79,7 +80,7 @@ class WordInContext(Task):
         word of the first sentence and the first of the second, counted between spaces; or the
         characters start1, end1, start2 and end2.
         """
-        table = reading.read(source, cls.__name__, header)
+        table = reading.read(source, header)
         columns = table.choose(("sentence1", "sentence2"))
         places = table.choose(*PLACES)
         table, labels, n_unlabelled = table.labels("label")
@@ -117,11 +118,11 @@ def _spans(pair: tuple[str, ...], places: list[str], where: str) -> tuple[Span, 
             ends = iter(map(int, places))
             found = (Span(text, next(ends), next(ends)) for text in pair)
         return tuple(found)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError) as error:
         raise InputError(
-            f"WordInContext: {where} must say where the word is in both sentences, got "
+            f"{where} must say where the word is in both sentences, got "
             f"{', '.join(places)}. Correct that line."
-        ) from None
+        ) from error
 
 
 def _word(text: str, number: int) -> Span:

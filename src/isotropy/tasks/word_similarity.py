@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.texts import Text
 from isotropy.tasks.base import Integers, components
 from isotropy.tasks.correlation import Correlation
@@ -19,6 +19,7 @@ from isotropy.tasks.sts import STS
 WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"))
 
 
+@public
 class WordSimilarity(STS):
     """Pearson's correlation of word similarities with people's scores, the mean over sets.
 
@@ -70,7 +71,7 @@ class WordSimilarity(STS):
     ) -> None:
         super().__init__(pairs, scores, subset, part, name, combine)
         options = ("cosine", "dot")
-        self.similarity = checks.choice(similarity, "similarity", self._caller, options)
+        self.similarity = checks.choice(similarity, "similarity", options)
         self.n_listed = self.n_kept = self._counts()
 
     @classmethod
@@ -105,7 +106,7 @@ class WordSimilarity(STS):
         kept = kept[counts[place] >= 2] if len(sets) else kept
         if not len(kept):
             raise InputError(
-                f"{self._caller}: vocabulary must hold both words of two pairs of {self.name!r}, "
+                f"vocabulary must hold both words of two pairs of {self.name!r}, "
                 "got none. Check how its words are written."
             )
         new = self.subset(kept)

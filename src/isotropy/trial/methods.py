@@ -19,7 +19,6 @@ from isotropy.trial.networks import Network, Passed
 from isotropy.trial.task_data import GENERATION
 
 Tensor = Any
-CALLER = "train"
 
 
 class Method:
@@ -55,7 +54,7 @@ class Method:
         """Make the network ready to be trained on a task of this kind."""
         if self.kinds and kind not in self.kinds:
             raise InputError(
-                f"{CALLER}: {self.name} is for tasks of {', '.join(self.kinds)}, got one of {kind}."
+                f"{self.name} is for tasks of {', '.join(self.kinds)}, got one of {kind}."
             )
 
     def penalty(self, network: Network, passed: Passed) -> Tensor:
@@ -208,7 +207,7 @@ class FlowMethod(Method):
     centres = True
 
     def __init__(self, lr: float | None = None) -> None:
-        self.lr = None if lr is None else checks.real(lr, "lr of flow", CALLER, 0)
+        self.lr = None if lr is None else checks.real(lr, "lr of flow", 0)
 
     def begin(self, network: Network, kind: str) -> None:
         super().begin(network, kind)
@@ -252,13 +251,13 @@ class IsotropyLayerMethod(Method):
         depth: int = 1,
         variant: str = "frozen",
     ) -> None:
-        self.layer_lr = checks.real(layer_lr, "layer_lr", CALLER, 0)
-        self.layer_epochs = checks.integer(layer_epochs, "layer_epochs", CALLER, 1)
-        self.layer_batch = checks.integer(layer_batch, "layer_batch", CALLER, 2)
-        self.alpha = checks.real(alpha, "alpha", CALLER, -math.inf)
-        self.depth = checks.integer(depth, "depth", CALLER, 1)
+        self.layer_lr = checks.real(layer_lr, "layer_lr", 0)
+        self.layer_epochs = checks.integer(layer_epochs, "layer_epochs", 1)
+        self.layer_batch = checks.integer(layer_batch, "layer_batch", 2)
+        self.alpha = checks.real(alpha, "alpha", -math.inf)
+        self.depth = checks.integer(depth, "depth", 1)
         variants = ("frozen", "joint", "alternating")
-        self.variant = checks.choice(variant, "variant", CALLER, variants)
+        self.variant = checks.choice(variant, "variant", variants)
 
     def layer(self, network: Network) -> Any:
         """The layer, not yet trained."""
@@ -273,7 +272,7 @@ def options_of(kind: type[Method]) -> list[str]:
 def method_of(spec: str) -> Method:
     """The method that a spec names: "cosine", or "cosine:weight=0.1,on=output"."""
     name, _, rest = spec.partition(":")
-    kind = Method.by_name[checks.choice(name, "method", CALLER, list(Method.by_name))]
+    kind = Method.by_name[checks.choice(name, "method", list(Method.by_name))]
     options = {}
     for option in filter(None, rest.split(",")):
         key, equals, value = option.partition("=")
@@ -281,8 +280,7 @@ def method_of(spec: str) -> Method:
         if not equals or key not in options_of(kind):
             there = ", ".join(options_of(kind)) or "none"
             raise InputError(
-                f"{CALLER}: options of {name} must be NAME=VALUE with a name among {there}, got "
-                f"{option!r}."
+                f"options of {name} must be NAME=VALUE with a name among {there}, got {option!r}."
             )
         options[key] = _value(value.strip())
     return kind(**options)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
 from isotropy.models.loading import extra, first_line, loading, place
-from isotropy.trial.task_data import CALLER, GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
+from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 
 Tensor = Any
 Rows = NDArray[np.int64]
@@ -348,11 +348,11 @@ class Generator(Network):
 
 def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any, str]:
     """(network for the task with the weights of a model, its tokenizer, prefix of sources)."""
-    _, transformers = extra(CALLER)
+    _, transformers = extra()
     generates = data.spec.kind == GENERATION
     kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
-    with loading(model, CALLER):
-        where, options = place(model, CALLER)
+    with loading(model):
+        where, options = place(model)
         config = transformers.AutoConfig.from_pretrained(where, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
         expect_kind(model, config, tokenizer, data)
@@ -369,8 +369,8 @@ def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any,
         return network.to(device), tokenizer, prefix
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"{CALLER}: device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
-        ) from None
+            f"device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
+        ) from error
 
 
 def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None:
@@ -379,12 +379,12 @@ def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None
     if data.spec.kind == GENERATION:
         if not config.is_encoder_decoder:
             raise InputError(
-                f"{CALLER}: {data.name!r} needs an encoder-decoder, such as google/flan-t5-small, "
+                f"{data.name!r} needs an encoder-decoder, such as google/flan-t5-small, "
                 f"got {name!r}, a model of kind {config.model_type!r}."
             )
     elif config.is_encoder_decoder or tokenizer.cls_token_id is None:
         raise InputError(
-            f"{CALLER}: {data.name!r} needs an encoder with a [CLS] token, such as "
+            f"{data.name!r} needs an encoder with a [CLS] token, such as "
             f"distilbert-base-cased, got {name!r}, a model of kind {config.model_type!r}."
         )
 

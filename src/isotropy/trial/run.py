@@ -26,7 +26,7 @@ from isotropy.trial.networks import Batch, Items, evaluating, load_network, on_d
 from isotropy.trial.settings import Job, read_once
 from isotropy.trial.task_data import GENERATION, SIAMESE
 
-_, transformers = extra("train")
+_, transformers = extra()
 
 Tensor = Any
 GEOMETRY = {  # as records call them: as metrics do

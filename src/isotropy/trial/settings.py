@@ -10,7 +10,7 @@ from typing import Any
 
 from isotropy import checks
 from isotropy.errors import InputError
-from isotropy.trial.task_data import CALLER, GENERATION, SIAMESE, TaskData, read_task, task_spec
+from isotropy.trial.task_data import GENERATION, SIAMESE, TaskData, read_task, task_spec
 
 SCHEDULES = ("constant", "linear", "polynomial")
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -65,24 +65,23 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, low in (("epochs", 1), ("batch_size", 2), ("max_length", 8), ("max_target", 2)):
-            checks.integer(getattr(self, name), name, CALLER, low)
+            checks.integer(getattr(self, name), name, low)
         for name in ("max_train", "max_eval"):
             if getattr(self, name) is not None:
-                checks.integer(getattr(self, name), name, CALLER, 2)
+                checks.integer(getattr(self, name), name, 2)
         for name, high in (("lr", 1.0), ("weight_decay", 1.0), ("validation", 0.9)):
-            checks.real(getattr(self, name), name, CALLER, 0.0, high)
-        if not checks.real(self.clip, "clip", CALLER, 0.0) > 0:
-            raise InputError(f"{CALLER}: clip must be above 0, got {self.clip}.")
-        checks.integer(self.patience, "patience", CALLER, 1)
-        checks.integer(self.beams, "beams", CALLER, 1)
-        checks.choice(self.schedule, "schedule", CALLER, SCHEDULES)
+            checks.real(getattr(self, name), name, 0.0, high)
+        if not checks.real(self.clip, "clip", 0.0) > 0:
+            raise InputError(f"clip must be above 0, got {self.clip}.")
+        checks.integer(self.patience, "patience", 1)
+        checks.integer(self.beams, "beams", 1)
+        checks.choice(self.schedule, "schedule", SCHEDULES)
         if self.schedule == "polynomial" and self.lr <= LAST_LR:
             raise InputError(
-                f"{CALLER}: lr must be above {LAST_LR:g}, where a polynomial schedule ends, got "
-                f"{self.lr:g}."
+                f"lr must be above {LAST_LR:g}, where a polynomial schedule ends, got {self.lr:g}."
             )
-        checks.choice(self.precision, "precision", CALLER, PRECISIONS)
-        checks.choice(self.part, "part", CALLER, ("dev", "test"))
+        checks.choice(self.precision, "precision", PRECISIONS)
+        checks.choice(self.part, "part", ("dev", "test"))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,7 +100,7 @@ def settings_for(task: str, model: str, **given: Any) -> Settings:
     papers do not say where texts are cut: 128 tokens, sources of encoder-decoders 512.
     """
     spec = task_spec(task)
-    checks.known(given, [field.name for field in fields(Settings)], "settings", CALLER)
+    checks.known(given, [field.name for field in fields(Settings)], "settings")
     found: dict[str, Any] = {}
     if spec.kind == GENERATION:
         found |= GENERATED

@@ -20,7 +20,6 @@ from isotropy.tasks import reading
 from isotropy.tasks.base import YES
 from isotropy.tasks.collections import stem
 
-CALLER = "train"
 CLASSIFICATION, REGRESSION, SIAMESE, GENERATION = (
     "classification",
     "regression",
@@ -172,7 +171,7 @@ class TaskData:
 
 def task_spec(name: str) -> TaskSpec:
     """The task of this name."""
-    return TASKS[checks.choice(name, "TASK", CALLER, list(TASKS))]
+    return TASKS[checks.choice(name, "TASK", list(TASKS))]
 
 
 def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev") -> TaskData:
@@ -188,21 +187,19 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
         What is evaluated on.
     """
     spec = task_spec(name)
-    checks.choice(part, "part", CALLER, ("dev", "test"))
+    checks.choice(part, "part", ("dev", "test"))
     table = _flat(_table(spec, name, folder))
     to_train_on = "train" in table.parts
     items, classes = _items(table, spec, name)
     parts = np.asarray(items[1])
     if to_train_on and "train" not in parts:
         raise InputError(
-            f"{CALLER}: {name!r} must have labelled rows in its part 'train', and there are none."
+            f"{name!r} must have labelled rows in its part 'train', and there are none."
         )
     if "train" in parts:
         if part not in parts:
             found = ", ".join(sorted(set(parts.tolist())))
-            raise InputError(
-                f"{CALLER}: {name!r} must have labelled rows in its part {part!r}, got {found}."
-            )
+            raise InputError(f"{name!r} must have labelled rows in its part {part!r}, got {found}.")
         train, evaluated = np.flatnonzero(parts == "train"), np.flatnonzero(parts == part)
     else:
         order = np.random.default_rng(0).permutation(len(parts))
@@ -210,24 +207,23 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
         evaluated, train = np.sort(order[:cut]), np.sort(order[cut:])
     whole = items[0]
     if len(train) < 2:
-        raise InputError(f"{CALLER}: {name!r} must have 2 rows to train on, got {len(train)}.")
+        raise InputError(f"{name!r} must have 2 rows to train on, got {len(train)}.")
     return TaskData(name, spec, whole.take(train), whole.take(evaluated), classes, "train" in parts)
 
 
 def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
     """What is in the task's folder, else on the hub."""
     if folder is None:
-        return reading.read(spec.hub, CALLER)
+        return reading.read(spec.hub)
     if not os.path.isdir(folder):
-        raise InputError(f"{CALLER}: data must be a folder, got {str(folder)!r}.")
+        raise InputError(f"data must be a folder, got {str(folder)!r}.")
     local = Path(folder) / (spec.folder or name)
     if local.is_dir():
-        return reading.read(local, CALLER)
+        return reading.read(local)
     try:
-        return reading.read(spec.hub, CALLER)
+        return reading.read(spec.hub)
     except InputError as error:
-        why = str(error).removeprefix(f"{CALLER}: ")
-        raise InputError(f"{CALLER}: there is no folder {str(local)!r}, and {why}") from None
+        raise InputError(f"there is no folder {str(local)!r}, and {error}") from None
 
 
 def _flat(table: reading.Table) -> reading.Table:
@@ -264,7 +260,7 @@ def _items(
     outside = np.flatnonzero(~((scores >= 0) & (scores <= MOST)))
     if len(outside):
         raise InputError(
-            f"{CALLER}: {table.place(int(outside[0]))} must have a score in [0, {MOST:g}], got "
+            f"{table.place(int(outside[0]))} must have a score in [0, {MOST:g}], got "
             f"{scores[outside[0]]:g}. Correct that line."
         )
     return (Part(texts, scores, files), table.parts), []
@@ -277,11 +273,11 @@ def _classes(table: reading.Table, names: Sequence[str], task: str) -> list[str]
     for row, name in enumerate(names):
         if name not in classes:
             raise InputError(
-                f"{CALLER}: {table.place(row)} must have one of the labels {', '.join(classes)} "
+                f"{table.place(row)} must have one of the labels {', '.join(classes)} "
                 f"that {task!r} is trained on, got {name!r}. Correct that line."
             )
     if len(classes) < 2:
-        raise InputError(f"{CALLER}: {task!r} must have two classes, got {', '.join(classes)}.")
+        raise InputError(f"{task!r} must have two classes, got {', '.join(classes)}.")
     return classes
 
 
@@ -291,7 +287,7 @@ def split(part: Part, share: float, seed: int) -> tuple[Part, Part]:
     cut = round(share * len(part))
     if not 0 < cut < len(part) - 1:
         raise InputError(
-            f"{CALLER}: a validation share of {share:g} of {len(part)} items leaves {cut} and "
+            f"a validation share of {share:g} of {len(part)} items leaves {cut} and "
             f"{len(part) - cut}. Take another share, or more items."
         )
     return part.take(np.sort(order[cut:])), part.take(np.sort(order[:cut]))
@@ -360,9 +356,9 @@ def _generated(metrics: Sequence[str], texts: list[str], gold: list[str]) -> dic
         from rouge_score import rouge_scorer
     except ImportError as error:
         raise MissingExtraError(
-            f"{CALLER}: {', '.join(metrics)} needs {error.name}, which is not installed. "
+            f"{', '.join(metrics)} needs {error.name}, which is not installed. "
             'Run: pip install "isotropy[train]".'
-        ) from None
+        ) from error
     if metrics == ("bleu",):
         return {"bleu": sacrebleu.corpus_bleu(texts, [gold]).score / 100}
     scorer = rouge_scorer.RougeScorer(list(metrics), use_stemmer=True)

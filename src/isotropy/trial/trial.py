@@ -23,7 +23,7 @@ from isotropy.sources.guard import guard, output_path
 from isotropy.trial.methods import Method, method_of, spec_of
 from isotropy.trial.run import run
 from isotropy.trial.settings import Job, settings_for
-from isotropy.trial.task_data import CALLER, task_spec
+from isotropy.trial.task_data import task_spec
 from isotropy.writing import explained, shown, whole
 
 Record = dict[str, Any]
@@ -76,17 +76,17 @@ class Trial:
 
     def __post_init__(self) -> None:
         inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
-        guard({}, inputs, kept={"--out": self.out}, caller=CALLER)
-        object.__setattr__(self, "out", output_path(self.out, "--out", CALLER))
+        guard({}, inputs, kept={"--out": self.out})
+        object.__setattr__(self, "out", output_path(self.out, "--out"))
         if os.path.exists(self.out) and not os.path.isdir(self.out):
-            raise InputError(f"{CALLER}: --out must be a folder, got the file {shown(self.out)}.")
-        checks.integer(self.n_seeds, "seeds", CALLER, 1)
-        checks.integer(self.jobs, "jobs", CALLER, 1)
+            raise InputError(f"--out must be a folder, got the file {shown(self.out)}.")
+        checks.integer(self.n_seeds, "seeds", 1)
+        checks.integer(self.jobs, "jobs", 1)
         names = [Path(model).name for model in self.models]
         for model, name in zip(self.models, names, strict=True):
             if names.count(name) > 1:
                 raise InputError(
-                    f"{CALLER}: models must differ in the last part of their names, which records "
+                    f"models must differ in the last part of their names, which records "
                     f"are kept by, got {model!r} and another {name!r}. Run them with two --out."
                 )
         for task in self.tasks:
@@ -116,7 +116,7 @@ class Trial:
     def _complete(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Run those jobs that have no record yet, and keep theirs."""
         missing = [job for job in jobs if self._to_do(job)]
-        with explained(self.out, CALLER):
+        with explained(self.out):
             Path(self.out).mkdir(parents=True, exist_ok=True)
         failed = []
         for job, found in _results(missing, min(self.jobs, len(missing))):
@@ -127,7 +127,7 @@ class Trial:
             tell(found)
         if failed:
             raise InputError(
-                f"{CALLER}: {len(failed)} of {len(missing)} runs failed, and the others are kept; "
+                f"{len(failed)} of {len(missing)} runs failed, and the others are kept; "
                 f"the first was {failed[0]}"
             )
 
@@ -194,13 +194,13 @@ class Trial:
         for name, wanted in job.identity().items():
             if record.get(name) != wanted:
                 raise InputError(
-                    f"{CALLER}: {str(path)!r} is of a run with {_apart(record.get(name), wanted)}. "
+                    f"{str(path)!r} is of a run with {_apart(record.get(name), wanted)}. "
                     "Choose another --out, or add --overwrite."
                 )
         changed = [name for name, was in _inputs(record).items() if was != job.inputs()[name]]
         if changed:
             raise InputError(
-                f"{CALLER}: {str(path)!r} is of a run with other {' and '.join(changed)}. "
+                f"{str(path)!r} is of a run with other {' and '.join(changed)}. "
                 "Choose another --out, or add --overwrite."
             )
         return record
@@ -267,7 +267,7 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: Record) -> None:
     """Write the record whole or not at all; null stands for what is not finite."""
-    with explained(path, CALLER), whole(path) as part:
+    with explained(path), whole(path) as part:
         part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
@@ -276,8 +276,8 @@ def read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
         _ = record["score"], record["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{CALLER}: {shown(path)} is no record of a run. Move it away.") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from error
     if record["score"] is None:
         record["score"] = math.nan
     return record
