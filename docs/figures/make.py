@@ -1,9 +1,10 @@
-"""The pictures of docs/metrics.md and docs/training.md.
+"""The pictures of README.md, docs/metrics.md and docs/training.md.
 
     python docs/figures/make.py [FOLDER]
 
-Spaces that fool a metric, each measured with isotropy, seed 0 throughout; and what the runs in
-results/runs say. Writes SVG files, by default beside this script.
+The demo's word vectors before and after a repair, spaces that fool a metric, each measured with
+isotropy, seed 0 throughout; and the runs in results/runs. Writes SVG files, by default beside this
+script.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 import scipy.stats
 
 import isotropy
+from isotropy.cli.demo_vectors import smollm2
 from isotropy.metrics import isoscore, local_isotropy, partition_isotropy
 from isotropy.stats import LogPartition
+from isotropy.tasks import WordSimilarity
 
 N = 400
 SIDE = 260  # pixels of a panel
 BLUE, RED, GREY = "#3563a8", "#b3392f", "#666"
-RUNS = Path(__file__).parents[2] / "results" / "runs"
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "results" / "runs"
+PAIRS = ROOT / "src" / "isotropy" / "cli" / "data" / "word_pairs.tsv"
 METHODS = {
     "isoscore-star": "IsoScore*",
     "isotropy-layer": "isotropy layer",
@@ -98,6 +103,51 @@ class Plane:
     def cloud(self, X, colour=BLUE) -> None:
         assert np.abs(X).max() <= self.reach, "every row is drawn"
         self.drawing.dots(*self.at(X), colour)
+
+
+def before_after(folder: Path) -> None:
+    """Cosines of random pairs and explained variance of the demo's words, raw and whitened."""
+    words = smollm2()
+    raw = words.vectors[list(words.row_of.values())]
+    vectors = isotropy.KeyedVectors(raw, list(words.row_of))
+    task = WordSimilarity.read(PAIRS).known(vectors)
+    scores = [r.score for r in isotropy.compare(vectors, task, ["whiten"]).results]
+    spaces = {"before": (raw, RED), "after whitening": (isotropy.Whiten().fit_transform(raw), BLUE)}
+    drawing = Drawing(860, 330, "Word vectors before and after whitening")
+    drawing.text(60, 28, "Cosine of two random words", weight="bold")
+    drawing.text(490, 28, "Variance in the first k components", weight="bold")
+    top, height, width = 50, 190, 330
+    ends = np.linspace(-0.4, 1, 71)
+    sample = np.random.default_rng(0).choice(len(raw), 2000, replace=False)
+    for value in (0, 0.5, 1):
+        x, y = 60 + width * (value + 0.4) / 1.4, top + height * (1 - value)
+        drawing.line(x, top, x, top + height, "#eee")
+        drawing.text(x, top + height + 20, f"{value:g}", GREY, "middle")
+        drawing.line(490, y, 490 + width, y, "#eee")
+        drawing.text(482, y + 5, f"{value:.0%}", GREY, "end")
+    for line, (name, (X, colour)) in enumerate(spaces.items()):
+        rows = X[sample] / np.linalg.norm(X[sample], axis=1, keepdims=True)
+        cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
+        counts = np.histogram(cosines, ends)[0] / len(cosines)
+        xs = 60 + width * (np.repeat(ends, 2)[1:-1] + 0.4) / 1.4
+        drawing.path(xs, top + height * (1 - np.repeat(counts, 2) / 0.2), colour)
+        geometry = isotropy.measure(X, ["mean_cosine", "isoscore"])
+        told = f"{name}: mean {plain(geometry.mean_cosine)}"
+        drawing.text(*((252, 152) if name == "before" else (178, 96)), told, colour)
+        variances = np.linalg.eigvalsh(np.cov(X, rowvar=False, dtype=np.float64))[::-1]
+        shares = np.cumsum(variances) / variances.sum()
+        ks = np.unique(np.round(np.geomspace(1, len(shares), 60)).astype(int))
+        xs = 490 + width * np.log(ks) / np.log(len(shares))
+        drawing.path(xs, top + height * (1 - shares[ks - 1]), colour)
+        told = f"{name}: IsoScore {plain(geometry.isoscore)}"
+        drawing.text(500, 74 + 22 * line, told, colour)
+    for k in (1, 10, 100, len(shares)):
+        x = 490 + width * np.log(k) / np.log(len(shares))
+        drawing.text(x, top + height + 20, f"{k}", GREY, "middle")
+    low, high = (f"{100 * score:.1f}" for score in scores)
+    told = f"Correlation with the grades of {task.n_items} word pairs: {low} before, {high} after"
+    drawing.text(430, 308, told, anchor="middle", weight="bold")
+    drawing.save(folder / "before_after.svg")
 
 
 def clouds(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -272,7 +322,7 @@ LOWER = {"cosine": -2, "spectrum-polynomial": 8, "isoscore-star": 22}  # so that
 
 
 def main(folder: Path) -> None:
-    for make in (fooled, signs, few_rows, training):
+    for make in (before_after, fooled, signs, few_rows, training):
         make(folder)
 
 
