@@ -17,7 +17,7 @@ import numpy as np
 import scipy.stats
 
 import isotropy
-from isotropy.cli.demo_vectors import smollm2
+from isotropy.examples import smollm2
 from isotropy.metrics import isoscore, local_isotropy, partition_isotropy
 from isotropy.stats import LogPartition
 from isotropy.tasks import WordSimilarity
