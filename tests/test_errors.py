@@ -162,7 +162,7 @@ def test_other_exceptions_pass_as_they_are():
     def broken():
         raise KeyError("ours")
 
-    with pytest.raises(KeyError, match="^'ours'$"):
+    with pytest.raises(KeyError, match=r"^'ours'$"):
         broken()
 
 
