@@ -14,9 +14,9 @@ from isotropy.engines import Engine, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.metrics import RECORDS, hubness, local_isotropy
+from isotropy.metrics import METRICS, hubness, local_isotropy
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, gather
-from isotropy.metrics.partition import isotropy_range, remark
+from isotropy.metrics.partition import isotropy_range, warn_of_basis
 from isotropy.metrics.spectrum import explained
 from isotropy.sources import Source, as_source
 from isotropy.stats import Sample
@@ -81,7 +81,7 @@ def measure(
     >>> round(geometry.mean_cosine, 2), geometry.findings[0]
     (0.51, 'drifted')
     """
-    default = [name for name, record in RECORDS.items() if record.evaluate is not None]
+    default = [name for name, record in METRICS.items() if record.evaluate is not None]
     possible = [*default, "hubness"]
     names = default if metrics is None else checks.known(metrics, possible, "metrics")
     if "hubness" in names and sample_weight is not None:
@@ -94,17 +94,17 @@ def measure(
 def _measured(
     source: Source, names: list[str], center: bool, local: int | None, random_state: int, run: Run
 ) -> Geometry:
-    needs = {need for name in names for need in RECORDS[name].needs}
+    needs = {need for name in names for need in METRICS[name].needs}
     statistics = gather(source, needs, center=center, random_state=random_state)
     n_skipped = run.n_skipped
     values: dict[str, Any] = {}
     for name in names:
-        evaluate = RECORDS[name].evaluate
+        evaluate = METRICS[name].evaluate
         values[name] = hubness(source) if evaluate is None else evaluate(statistics)
     bases = None
     if statistics.partition is not None:
         bases = isotropy_range(statistics.partition)
-        remark(statistics.partition, "measure")
+        warn_of_basis(statistics, "measure")
     if local is not None:
         with using(run.engine, progress=run.progress):  # too many passes to keep each of them
             values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
@@ -206,7 +206,7 @@ class Geometry:
     @property
     def sampled(self) -> tuple[str, ...]:
         """Metrics that are of a seeded sample of the rows, because there are many."""
-        from_sample = [n for n in self.values if n in RECORDS and "sample" in RECORDS[n].needs]
+        from_sample = [n for n in self.values if n in METRICS and "sample" in METRICS[n].needs]
         return tuple(from_sample) if self.n_samples > SAMPLE_ROWS else ()
 
     @property
@@ -293,7 +293,7 @@ class Geometry:
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         rows: list[tuple[str, ...]] = [
-            (name, _shown(name, value), RECORDS[name].better, RECORDS[name].summary)
+            (name, _shown(name, value), METRICS[name].better, METRICS[name].summary)
             for name, value in self.values.items()
         ]
         return ("metric", "value", "better", "what it is"), rows
@@ -312,7 +312,7 @@ class Geometry:
             lines.append("  ".join([*cells, row[3]]).rstrip())
         if self.sampled:
             lines.append(f"sampled, since there are more than {SAMPLE_ROWS:,} rows:")
-            lines += [f"  {name}: {RECORDS[name].note}" for name in self.sampled]
+            lines += [f"  {name}: {METRICS[name].note}" for name in self.sampled]
         if self.partition_isotropy_range is not None:
             low, high = self.partition_isotropy_range
             lines.append(f"partition_isotropy depends on the basis here: {low:.3g} to {high:.3g}")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import isotropy
 from isotropy.cli import app
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.repairs import Repair
 
 METHODS = {  # name: (options, the same in Python)
@@ -89,7 +89,7 @@ def saved(X, tmp_path):
 
 def test_measure_prints_one_object_keyed_by_metrics(path, X):
     found = json.loads(done("measure", path, "--json", "--chunk-rows", 300))
-    default = {name for name, record in RECORDS.items() if record.evaluate is not None}
+    default = {name for name, record in METRICS.items() if record.evaluate is not None}
     assert default <= found.keys()
     assert (found["n_samples"], found["n_features"], found["n_skipped"]) == (2000, 8, 0)
     expected = np.linalg.svd(X.astype(np.float64), compute_uv=False)
@@ -114,7 +114,7 @@ def test_what_is_undefined_is_null_in_json(tmp_path):
 
 def test_chosen_metrics_alone_are_measured(path):
     found = json.loads(done("measure", path, "--json", "--metrics", "isoscore, mean_cosine"))
-    assert found.keys() & RECORDS.keys() == {"isoscore", "mean_cosine"}
+    assert found.keys() & METRICS.keys() == {"isoscore", "mean_cosine"}
     line = refused("measure", path, "--metrics", "isoscore,nonsense")
     assert "nonsense" in line
     assert "mean_cosine" in line

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy.cli import Commands
 from isotropy.cli.layers import COLUMNS, layers, measured_layers
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.models.encoder import Encoder
 from isotropy.models.models import Model
 
@@ -69,7 +69,7 @@ def test_json_has_every_metric_of_every_layer(bert, texts):
     assert [layer["layer"] for layer in model["layers"]] == [0, 1, 2, 3]
     rows = Encoder(bert, layer="all", pool="tokens").by_layer(MORE)
     firsts = Encoder(bert, layer="all", pool="cls").by_layer(MORE)
-    names = {name for name, record in RECORDS.items() if record.evaluate is not None}
+    names = {name for name, record in METRICS.items() if record.evaluate is not None}
     for layer, expected, first in zip(model["layers"], rows, firsts, strict=True):
         assert names <= layer["tokens"].keys() == layer["cls"].keys()
         geometry = isotropy.measure(expected)

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from isotropy.cli import TOUR, app
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.repairs import Repair
 
 COMMANDS = typer.main.get_command(app).commands
@@ -115,7 +115,7 @@ def completed(*words):
     [
         (("mea",), ["measure"]),
         (("measure", "--met"), ["--metrics"]),
-        (("measure", "x.npy", "--metrics", "iso"), [n for n in RECORDS if n.startswith("iso")]),
+        (("measure", "x.npy", "--metrics", "iso"), [n for n in METRICS if n.startswith("iso")]),
         (("measure", "x.npy", "--metrics", "isoscore,mean_c"), ["isoscore,mean_cosine"]),
         (("measure", "x.npy", "--metrics", "loc"), []),  # has an option of its own
         (("repair", "x.npy", "--method", "w"), ["whiten"]),

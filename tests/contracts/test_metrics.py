@@ -10,16 +10,16 @@ import scipy.sparse
 
 from isotropy import measure, metrics
 from isotropy.errors import InputError, InputTypeError, IsotropyWarning
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.sources import ArraySource
 
-ON_REQUEST = [name for name, record in RECORDS.items() if record.evaluate is None]
-WITH_FUNCTION = [name for name in RECORDS if name in metrics.__all__]
+ON_REQUEST = [name for name, record in METRICS.items() if record.evaluate is None]
+WITH_FUNCTION = [name for name in METRICS if name in metrics.__all__]
 WEIGHED = [name for name in WITH_FUNCTION if name != "hubness"]
 PAIRWISE = {"mean_cosine", "rogue_dimensions", "uniformity"}  # a row is no pair with itself
 OPTIONS = {"local_isotropy": {"n_clusters": 2, "n_seeds": 2}}
 
-each_metric = pytest.mark.parametrize("name", RECORDS)
+each_metric = pytest.mark.parametrize("name", METRICS)
 each_function = pytest.mark.parametrize("name", WITH_FUNCTION)
 each_weighed = pytest.mark.parametrize("name", WEIGHED)
 
@@ -82,12 +82,12 @@ def parts_with(name, change):
     """Parts of local_isotropy that declare the invariance; its mean is rounding after centring."""
     if name != "local_isotropy":
         return None
-    return {n for n, r in RECORDS.items() if change in r.invariant} - {"mean_alignment"}
+    return {n for n, r in METRICS.items() if change in r.invariant} - {"mean_alignment"}
 
 
 @each_metric
 def test_record_says_what_the_metric_is(name):
-    record = RECORDS[name]
+    record = METRICS[name]
     assert record.name == name
     assert record.summary
     assert record.paper
@@ -98,10 +98,11 @@ def test_record_says_what_the_metric_is(name):
     assert low < high
 
 
-def test_every_public_metric_has_a_record():
-    functions = {name for name in metrics.__all__ if name not in ("RECORDS", "Record")}
-    assert functions <= RECORDS.keys()
-    assert all(getattr(metrics, name).record is RECORDS[name] for name in functions)
+def test_every_public_function_is_a_metric():
+    tools = {"METRICS", "Metric", "Statistics", "gather", "metric"}
+    functions = set(metrics.__all__) - tools
+    assert functions <= METRICS.keys()
+    assert all(getattr(metrics, name).metric is METRICS[name] for name in functions)
     assert all(getattr(metrics, name).__doc__ for name in functions)
 
 
@@ -122,7 +123,7 @@ def test_value_lies_within_the_declared_range(name, data, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = flat(value(name, RANGES[data]().astype(dtype)))
-    low, high = RECORDS[name].range
+    low, high = METRICS[name].range
     for key, part in found.items():
         part = part[~np.isnan(part)]
         assert (part >= low - 1e-12).all(), (key, part)
@@ -130,7 +131,7 @@ def test_value_lies_within_the_declared_range(name, data, dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "change"), [(n, c) for n, r in RECORDS.items() for c in sorted(r.invariant)]
+    ("name", "change"), [(n, c) for n, r in METRICS.items() for c in sorted(r.invariant)]
 )
 def test_declared_invariance_holds(name, change):
     X = two_groups()
@@ -142,7 +143,7 @@ def test_declared_invariance_holds(name, change):
     ("name", "change"),
     [
         (n, c)
-        for n, r in RECORDS.items()
+        for n, r in METRICS.items()
         for c in sorted(CHANGES.keys() - r.invariant)
         if (n, c) != ("local_isotropy", "translation")  # its clusters move with the rows
     ],
@@ -216,7 +217,7 @@ def test_rows_of_no_weight_are_rows_that_are_not_there(name, size):
     X = two_groups()
     w = (np.arange(len(X)) % 3 > 0).astype(float)
     moved = np.where(w[:, None] > 0, X, size * X)
-    only = None if name != "local_isotropy" else RECORDS.keys() - {"mean_alignment"}
+    only = None if name != "local_isotropy" else METRICS.keys() - {"mean_alignment"}
     assert_same(value(name, moved, sample_weight=w), value(name, X[w > 0]), 1e-9, only)
 
 
@@ -314,7 +315,7 @@ def test_measure_reads_the_rows_at_most_twice(center):
 def test_measure_equals_the_single_metrics(weight):
     X = rows()
     geometry = measure(X, sample_weight=weight)
-    assert set(geometry.values) == set(RECORDS) - set(ON_REQUEST)
+    assert set(geometry.values) == set(METRICS) - set(ON_REQUEST)
     for name in sorted(set(WEIGHED) - set(ON_REQUEST) - {"explained_variance"}):
         assert_same(getattr(geometry, name), value(name, X, sample_weight=weight), 1e-12)
     for k, share in enumerate(geometry.explained_variance, 1):

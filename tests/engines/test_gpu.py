@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = [
@@ -22,7 +22,7 @@ def X():
 
 def flat(geometry):
     found = geometry.to_dict()
-    names = [name for name in RECORDS if name in found and name != "norms"]
+    names = [name for name in METRICS if name in found and name != "norms"]
     return np.concatenate([np.atleast_1d(np.asarray(found[name])) for name in names])
 
 

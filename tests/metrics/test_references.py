@@ -323,5 +323,5 @@ def test_local_isotropy_is_every_metric_after_centring_clusters(n_clusters):
         assert found[name]["std"] == pytest.approx(np.zeros(np.shape(expected)), abs=1e-9), name
     lengths = {name: part["mean"] for name, part in found["norms"].items()}
     assert lengths == pytest.approx(references.norms(Y), rel=1e-9)
-    default = {name for name, record in metrics.RECORDS.items() if record.evaluate is not None}
+    default = {name for name, record in metrics.METRICS.items() if record.evaluate is not None}
     assert set(found) == default

@@ -29,7 +29,7 @@ from isotropy.cli.common import (
 )
 from isotropy.errors import IsotropyWarning
 from isotropy.measure import measure as measured
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.sources.guard import guard
 
 
@@ -44,7 +44,7 @@ def measure(
         typer.Option(
             help="Names with commas between, such as isoscore,mean_cosine; without it all but "
             "hubness, which compares all pairs.",
-            autocompletion=listed(name for name in RECORDS if name != "local_isotropy"),
+            autocompletion=listed(name for name in METRICS if name != "local_isotropy"),
         ),
     ] = None,
     local: Annotated[

@@ -1,6 +1,6 @@
-"""Metrics: pure functions of statistics, each with a record of what it is."""
+"""Metrics: pure functions of statistics, each declared once with `@metric`."""
 
-from isotropy.metrics.base import RECORDS, Record
+from isotropy.metrics.base import METRICS, Metric, Statistics, gather, metric
 from isotropy.metrics.cosine import mean_cosine, rogue_dimensions
 from isotropy.metrics.hubness import hubness
 from isotropy.metrics.isoscore import isoscore
@@ -16,16 +16,19 @@ from isotropy.metrics.spectrum import (
 from isotropy.metrics.uniformity import uniformity
 
 __all__ = [
-    "RECORDS",
-    "Record",
+    "METRICS",
+    "Metric",
+    "Statistics",
     "effective_rank",
     "explained_variance",
+    "gather",
     "hubness",
     "isoscore",
     "local_isotropy",
     "mean_alignment",
     "mean_cosine",
     "mean_norm_ratio",
+    "metric",
     "norms",
     "participation_ratio",
     "partition_dispersion",

@@ -1,12 +1,15 @@
-"""The record that every metric carries, and the statistics from which metrics are computed."""
+"""What a metric is, how it is declared, and the statistics from which metrics are computed."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import scipy.linalg
@@ -14,13 +17,16 @@ import scipy.linalg
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import reduce
-from isotropy.errors import IsotropyWarning
+from isotropy.errors import IsotropyWarning, public
 from isotropy.linalg import Floats
 from isotropy.sources import ArraySource, Source, as_source
 from isotropy.stats import Directions, LogPartition, Moments, Projections, Sample
 
 Need = Literal["moments", "directions", "sample", "traces", "spectrum", "partition"]
 Invariance = Literal["rotation", "scale", "translation"]
+Better = Literal["higher", "lower", "nearer zero", "neither"]
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 SAMPLE_ROWS = 5000
 N_BASES = 8
@@ -31,11 +37,11 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Record:
+class Metric:
     """What a metric is: for tables, docs and the report.
 
-    `evaluate` takes gathered `Statistics` to the value; it is None for a metric that needs more
-    passes than `gather` makes and is computed on request only.
+    `evaluate` takes gathered `Statistics` to the value that `measure` shows. It is None for a
+    metric that needs more passes than `gather` makes; such a metric is computed on request only.
     """
 
     name: str
@@ -43,39 +49,141 @@ class Record:
     paper: str
     equation: str
     range: tuple[float, float]
-    better: Literal["higher", "lower", "nearer zero", "neither"]
+    better: Better
     invariant: frozenset[Invariance]
     needs: frozenset[Need]
     evaluate: Callable[[Statistics], Any] | None
     note: str = ""
 
 
-RECORDS: dict[str, Record] = {}
+METRICS: dict[str, Metric] = {}
 
 
-def record(
+class MetricFunction(Protocol[R_co]):
+    """The public form of a metric: a function of X; `of` is the function of statistics."""
+
+    __name__: str
+    metric: Metric
+    of: Any
+
+    def __call__(self, X: Any, *args: Any, **options: Any) -> R_co: ...
+
+
+def metric(
     *,
     summary: str,
     paper: str,
     equation: str,
     range: tuple[float, float],
-    better: Literal["higher", "lower", "nearer zero", "neither"],
+    better: Better,
     invariant: Iterable[Invariance],
     needs: Iterable[Need] = (),
+    center: bool = False,
     evaluate: Callable[[Statistics], Any] | None = None,
+    remark: Callable[[Statistics, str], None] | None = None,
     note: str = "",
-) -> Callable[[Callable[..., Any]], Any]:
-    """Give the metric its record and enter it into `RECORDS` under the function's name."""
+) -> Callable[[Callable[..., R]], MetricFunction[R]]:
+    """Declare a metric, enter it into `METRICS`, and make its public form.
 
-    def decorate(metric: Any) -> Any:
-        name = metric.__name__
-        metric.record = RECORDS[name] = Record(
-            name, summary, paper, equation, range, better,
-            frozenset(invariant), frozenset(needs), evaluate, note,
+    The decorated function takes `Statistics` and options of its own. The public form takes X
+    instead, gathers what the metric needs in a pass or two, and adds the common parameters to
+    signature and docstring: `sample_weight`, `random_state` where rows are sampled, and with
+    `center=True` here also `center`. Options that are annotated as bool or Literal are checked
+    before a row is read.
+
+    A function whose first parameter is X makes its own passes and stays as it is.
+
+    Parameters
+    ----------
+    summary, paper, equation, range, better, invariant, note
+        As in `Metric`.
+    needs : sequence of str
+        What `gather` must collect.
+    center : bool
+        Whether the metric can also be taken of the centred rows.
+    evaluate : callable, optional
+        What `measure` shows, if that is not the function with its defaults.
+    remark : callable, optional
+        Called by the public form with the statistics and the metric's name: warns where needed.
+    """
+
+    def decorate(function: Callable[..., R]) -> MetricFunction[R]:
+        takes_rows = next(iter(inspect.signature(function).parameters)) == "X"
+        shown = evaluate if takes_rows else evaluate or function
+        known = Metric(
+            function.__name__, summary, paper, equation, range, better,
+            frozenset(invariant), frozenset(needs), shown, note,
         )  # fmt: skip
-        return metric
+        METRICS[known.name] = known
+        made: Any = function if takes_rows else _of_rows(function, known.needs, center, remark)
+        made = public(made)
+        made.metric, made.of = known, function
+        found: MetricFunction[R] = made
+        return found
 
     return decorate
+
+
+COMMON = {  # parameters of the public form, by name: (default, lines of its docstring)
+    "center": (False, "center : bool\n    Subtract the mean first."),
+    "sample_weight": (
+        None,
+        "sample_weight : array of shape (n_samples,), optional\n"
+        "    Counted as repetitions, or as relative if they sum to less than the number of rows.",
+    ),
+    "random_state": (0, "random_state : int\n    Seed of what is drawn at random."),
+}
+
+
+def _of_rows(
+    function: Callable[..., R],
+    needs: frozenset[Need],
+    center: bool,
+    remark: Callable[[Statistics, str], None] | None,
+) -> Callable[..., R]:
+    """The function with X in the place of statistics, and with the parameters of `gather`."""
+    _, *own = inspect.signature(function).parameters.values()
+    drawn = not needs.isdisjoint(("sample", "partition"))
+    added = [*["center"] * center, "sample_weight", *["random_state"] * drawn]
+    either, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    common = [
+        inspect.Parameter(name, either if name == "center" else named, default=COMMON[name][0])
+        for name in added
+    ]
+    signature = inspect.Signature([inspect.Parameter("X", either), *own, *common])
+
+    @functools.wraps(function)
+    def of_rows(*args: Any, **kwargs: Any) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        X = given.pop("X")
+        passed = {name: given.pop(name) for name in added if name in given}
+        for name, hint in get_type_hints(function).items():
+            if name in given and hint is bool:
+                checks.flag(given[name], name)
+            elif name in given and get_origin(hint) is Literal:
+                checks.choice(given[name], name, get_args(hint))
+        statistics = gather(X, needs, **passed)
+        if remark is not None:
+            remark(statistics, function.__name__)
+        return function(statistics, **given)
+
+    of_rows.__signature__ = signature  # type: ignore[attr-defined]
+    of_rows.__doc__ = _documented(inspect.cleandoc(function.__doc__ or ""), added)
+    return of_rows
+
+
+def _documented(text: str, added: list[str]) -> str:
+    """The docstring with X before the function's own parameters, and the common ones behind."""
+    heading = "Parameters\n----------\n"
+    X = "X : array, tensor, path or source of shape (n_samples, n_features)\n"
+    common = "\n".join(COMMON[name][1] for name in added)
+    before, found, after = text.partition(heading)
+    if not found:
+        section = re.search(r"\n\n(?=[A-Z]\w+\n-{4,}\n)", text)
+        end = section.start() if section else len(text)
+        return f"{text[:end]}\n\n{heading}{X}{common}{text[end:]}"
+    own, blank, rest = after.partition("\n\n")
+    return f"{before}{heading}{X}{own}\n{common}{blank}{rest}"
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from isotropy import linalg
-from isotropy.errors import public
 from isotropy.linalg import Floats
-from isotropy.metrics.base import gather, record, undefined
+from isotropy.metrics.base import Statistics, metric, undefined
 from isotropy.stats import Directions
 
 ALL_WEIGHT = 1e-12  # share of the pairs' weight in that of all, below which it is rounding
@@ -33,29 +30,7 @@ def contributions(directions: Directions) -> Floats:
     return parts
 
 
-def average(directions: Directions) -> float:
-    """Mean cosine over pairs of different rows."""
-    pairs = pairs_of(directions)
-    total = linalg.to_numpy(directions.unit_sum)
-    mean = (total @ total - directions.squared_weight) / pairs if pairs > 0 else np.nan
-    return float(np.clip(mean, -1, 1))
-
-
-def shares(directions: Directions) -> Floats:
-    parts, pairs = contributions(directions), pairs_of(directions)
-    cosine: float = parts.sum()
-    if pairs == 0 or cosine == 0:
-        return np.full_like(parts, np.nan)
-    total = linalg.to_numpy(directions.unit_sum)
-    size = float(total @ total + directions.squared_weight) / pairs
-    if abs(cosine) <= ROUNDINGS * directions.resolution * size:
-        why = "the mean cosine, of which dimensions have shares, is zero to rounding"
-        return np.full_like(parts, undefined("rogue_dimensions", why))
-    return parts / cosine
-
-
-@public
-@record(
+@metric(
     summary="mean cosine over all pairs of rows",
     paper="Ethayarajh 2019",
     equation="(||s||^2 - n)/(n (n - 1)), s = sum of unit rows",
@@ -63,19 +38,13 @@ def shares(directions: Directions) -> Floats:
     better="nearer zero",
     invariant=("rotation", "scale"),
     needs=("directions",),
-    evaluate=lambda statistics: average(statistics.directions),
     note="near zero does not mean isotropic: rows along one line through the origin score zero",
 )
-def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
+def mean_cosine(statistics: Statistics) -> float:
     r"""Mean cosine over all pairs of different rows, in [-1, 1]; exact, in one pass.
 
     (||s||^2 - n)/(n (n - 1)) with s the sum of unit rows; with weights
     (||s||^2 - sum w^2)/((sum w)^2 - sum w^2).
-
-    Parameters
-    ----------
-    X : array, tensor or source of shape (n_samples, n_features)
-    sample_weight : array of shape (n_samples,), optional
 
     Notes
     -----
@@ -88,12 +57,14 @@ def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
     >>> mean_cosine(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
     0.3333333333333333
     """
-    statistics = gather(X, {"directions"}, sample_weight=sample_weight)
-    return average(statistics.directions)
+    directions = statistics.directions
+    pairs = pairs_of(directions)
+    total = linalg.to_numpy(directions.unit_sum)
+    mean = (total @ total - directions.squared_weight) / pairs if pairs > 0 else np.nan
+    return float(np.clip(mean, -1, 1))
 
 
-@public
-@record(
+@metric(
     summary="each dimension's share of the mean cosine",
     paper="Timkey and van Schijndel 2021",
     equation="c_j / sum_j c_j, c_j = mean over pairs of u_j v_j",
@@ -101,16 +72,10 @@ def mean_cosine(X: Any, *, sample_weight: object = None) -> float:
     better="neither",
     invariant=("scale",),
     needs=("directions",),
-    evaluate=lambda statistics: shares(statistics.directions),
     note="means little where the mean cosine is near zero, which it is divided by",
 )
-def rogue_dimensions(X: Any, *, sample_weight: object = None) -> Floats:
+def rogue_dimensions(statistics: Statistics) -> Floats:
     r"""Share of the mean cosine that each dimension brings; the shares add up to one.
-
-    Parameters
-    ----------
-    X : array, tensor or source of shape (n_samples, n_features)
-    sample_weight : array of shape (n_samples,), optional
 
     Returns
     -------
@@ -123,5 +88,14 @@ def rogue_dimensions(X: Any, *, sample_weight: object = None) -> Floats:
     >>> int(rogue_dimensions(X).argmax()), bool(rogue_dimensions(X).max() > 0.99)
     (2, True)
     """
-    statistics = gather(X, {"directions"}, sample_weight=sample_weight)
-    return shares(statistics.directions)
+    directions = statistics.directions
+    parts, pairs = contributions(directions), pairs_of(directions)
+    cosine: float = parts.sum()
+    if pairs == 0 or cosine == 0:
+        return np.full_like(parts, np.nan)
+    total = linalg.to_numpy(directions.unit_sum)
+    size = float(total @ total + directions.squared_weight) / pairs
+    if abs(cosine) <= ROUNDINGS * directions.resolution * size:
+        why = "the mean cosine, of which dimensions have shares, is zero to rounding"
+        return np.full_like(parts, undefined("rogue_dimensions", why))
+    return parts / cosine

@@ -9,9 +9,9 @@ from scipy.stats import skew
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
-from isotropy.errors import InputError, public
+from isotropy.errors import InputError
 from isotropy.linalg import Floats
-from isotropy.metrics.base import all_rows, record
+from isotropy.metrics.base import all_rows, metric
 
 BLOCK_ELEMENTS = 1 << 24
 
@@ -35,8 +35,7 @@ def occurrences(units: Any, k: int) -> Floats:
     return counts
 
 
-@public
-@record(
+@metric(
     summary="skewness of how often rows are among the nearest neighbours of others",
     paper="Radovanovic et al. 2010",
     equation="skewness of N_k(x), the k-occurrence by cosine",

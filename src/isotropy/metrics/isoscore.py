@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from isotropy import checks
-from isotropy.errors import InputError, public
-from isotropy.metrics.base import RECORDS, Statistics, gather, record, undefined
+from isotropy.errors import InputError
+from isotropy.metrics.base import METRICS, Statistics, metric, undefined
 
 
 def squared_traces(statistics: Statistics) -> tuple[float, float]:
@@ -34,8 +32,47 @@ def squared_traces(statistics: Statistics) -> tuple[float, float]:
     return 2 * along * rest + rest**2 - square, along**2 + square
 
 
-def score(statistics: Statistics, unbiased: bool = False) -> float:
-    """(p - 1)/(d - 1) with p the participation ratio."""
+@metric(
+    summary="fraction of dimensions used evenly by the covariance",
+    paper="Rudman et al. 2022",
+    equation="(p - 1)/(d - 1), p = tr(C)^2 / ||C||_F^2",
+    range=(0.0, 1.0),
+    better="higher",
+    invariant=("rotation", "scale", "translation"),
+    needs=("moments", "traces"),
+    note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
+)
+def isoscore(statistics: Statistics, unbiased: bool = False) -> float:
+    r"""IsoScore of X in [0, 1]; one where every direction has the same variance.
+
+    (p - 1)/(d - 1) with p = tr(C)^2 / ||C||_F^2, the participation ratio of the covariance C.
+
+    Parameters
+    ----------
+    unbiased : bool
+        Replace (tr C)^2 and tr(C^2) by their unbiased estimates, which assume no distribution.
+        The ratio of the two can leave [0, 1] for few rows and is not clipped. Needs 4 rows.
+
+    Notes
+    -----
+    The steps of [1]_ collapse to this form, which needs no decomposition. For n rows an
+    isotropic Gaussian of d dimensions scores about n/(n + d); `unbiased` removes that with the
+    estimators of [2]_. NaN where all rows are equal or d is 1: there is nothing to compare.
+
+    References
+    ----------
+    .. [1] Rudman, Gillman, Rayne and Eickhoff, IsoScore: measuring the uniformity of embedding
+       space utilization, 2022.
+    .. [2] Himeno and Yamada, Estimations for some functions of covariance matrix in high
+       dimension under non-normality and its applications, 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((50, 100))
+    >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
+    (0.32, 1.0)
+    """
     d = statistics.n_features
     if d < 2:
         return float("nan")
@@ -61,64 +98,14 @@ def score(statistics: Statistics, unbiased: bool = False) -> float:
     return n * (n - 3) * excess / estimate / (d - 1)
 
 
-@public
-@record(
-    summary="fraction of dimensions used evenly by the covariance",
-    paper="Rudman et al. 2022",
-    equation="(p - 1)/(d - 1), p = tr(C)^2 / ||C||_F^2",
-    range=(0.0, 1.0),
-    better="higher",
-    invariant=("rotation", "scale", "translation"),
-    needs=("moments", "traces"),
-    evaluate=score,
-    note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
-)
-def isoscore(X: Any, unbiased: bool = False, *, sample_weight: object = None) -> float:
-    r"""IsoScore of X in [0, 1]; one where every direction has the same variance.
-
-    (p - 1)/(d - 1) with p = tr(C)^2 / ||C||_F^2, the participation ratio of the covariance C.
-
-    Parameters
-    ----------
-    X : array, tensor or source of shape (n_samples, n_features)
-    unbiased : bool
-        Replace (tr C)^2 and tr(C^2) by their unbiased estimates, which assume no distribution.
-        The ratio of the two can leave [0, 1] for few rows and is not clipped. Needs 4 rows.
-    sample_weight : array of shape (n_samples,), optional
-        Counted as repetitions, or as relative where they sum to less than the rows.
-
-    Notes
-    -----
-    The steps of [1]_ collapse to this form, which needs no decomposition. For n rows an
-    isotropic Gaussian of d dimensions scores about n/(n + d); `unbiased` removes that with the
-    estimators of [2]_. NaN where all rows are equal or d is 1: there is nothing to compare.
-
-    References
-    ----------
-    .. [1] Rudman, Gillman, Rayne and Eickhoff, IsoScore: measuring the uniformity of embedding
-       space utilization, 2022.
-    .. [2] Himeno and Yamada, Estimations for some functions of covariance matrix in high
-       dimension under non-normality and its applications, 2014.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.random.default_rng(0).standard_normal((50, 100))
-    >>> round(isoscore(X), 2), round(isoscore(X, unbiased=True), 1)
-    (0.32, 1.0)
-    """
-    statistics = gather(X, {"moments", "traces"}, sample_weight=sample_weight)
-    return score(statistics, checks.flag(unbiased, "unbiased"))
-
-
 def evaluate_unbiased(statistics: Statistics) -> float:
     """The unbiased score, NaN below 4 rows."""
     enough = statistics.moments.count >= 4
-    return score(statistics, unbiased=True) if enough else float("nan")
+    return isoscore.of(statistics, unbiased=True) if enough else float("nan")
 
 
-RECORDS["isoscore_unbiased"] = replace(
-    RECORDS["isoscore"],
+METRICS["isoscore_unbiased"] = replace(
+    isoscore.metric,
     name="isoscore_unbiased",
     summary="the same from unbiased estimates of (tr C)^2 and tr(C^2)",
     paper="Rudman et al. 2022; traces of Himeno and Yamada 2014",

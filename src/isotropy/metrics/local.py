@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import public
-from isotropy.metrics.base import RECORDS, gather, record
+from isotropy.metrics.base import METRICS, gather, metric
 from isotropy.repairs import ClusterRemoval
 from isotropy.sources import MappedSource, as_source
 
 
-@public
-@record(
+@metric(
     summary="every other metric after each cluster was made zero-mean, over seeds",
     paper="cluster-based paper, table 1",
     equation="metric of x - mean(cluster of x)",
@@ -71,10 +69,10 @@ def local_isotropy(
 def _run(source: Any, n_clusters: int, seed: int) -> dict[str, Any]:
     repair = ClusterRemoval(n_clusters, 0, random_state=seed).fit(source)
     centred = MappedSource(source, repair.transform, source.n_features)
-    records = [r for r in RECORDS.values() if r.evaluate is not None]
-    needs = {need for r in records for need in r.needs}
+    shown = [m for m in METRICS.values() if m.evaluate is not None]
+    needs = {need for m in shown for need in m.needs}
     statistics = gather(centred, needs, random_state=seed)
-    return {r.name: r.evaluate(statistics) for r in records if r.evaluate is not None}
+    return {m.name: m.evaluate(statistics) for m in shown if m.evaluate is not None}
 
 
 def _spread(values: list[Any]) -> dict[str, Any]:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from isotropy import linalg
-from isotropy.errors import public
 from isotropy.linalg import Floats
-from isotropy.metrics.base import Statistics, gather, record, undefined
+from isotropy.metrics.base import Statistics, metric, undefined
 
 
-def aligned(statistics: Statistics) -> float:
-    length = float(np.linalg.norm(statistics.mean))
-    moments = statistics.moments
-    deviation = float(np.trace(statistics.scatter) / moments.weight) ** 0.5
-    if length <= moments.resolution * deviation:
-        return float("nan")
-    return min(1.0, abs(float(statistics.mean @ statistics.gram[1][:, 0])) / length)
-
-
-@public
-@record(
+@metric(
     summary="cosine of the mean with the top eigenvector of X'X, without sign",
     paper="too much in common, section 5.3",
     equation="|mean . u_1| / ||mean||",
@@ -30,10 +17,9 @@ def aligned(statistics: Statistics) -> float:
     better="neither",
     invariant=("rotation", "scale"),
     needs=("moments",),
-    evaluate=aligned,
     note="near one: the dominant direction is the common drift, and centring removes it",
 )
-def mean_alignment(X: Any, *, sample_weight: object = None) -> float:
+def mean_alignment(statistics: Statistics) -> float:
     r"""Cosine, without sign, of the mean row with the top eigenvector of X'X, in [0, 1].
 
     Near one, the dominant direction of X is the drift of its mean. NaN where the mean is zero to
@@ -46,14 +32,41 @@ def mean_alignment(X: Any, *, sample_weight: object = None) -> float:
     >>> round(mean_alignment(X + 2), 3)
     1.0
     """
-    return aligned(gather(X, {"moments"}, sample_weight=sample_weight))
+    length = float(np.linalg.norm(statistics.mean))
+    moments = statistics.moments
+    deviation = float(np.trace(statistics.scatter) / moments.weight) ** 0.5
+    if length <= moments.resolution * deviation:
+        return float("nan")
+    return min(1.0, abs(float(statistics.mean @ statistics.gram[1][:, 0])) / length)
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def drift(statistics: Statistics) -> float:
-    """Norm of the mean over the mean norm."""
+def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:
+    if weights is None or (weights == weights[0]).all():
+        return np.quantile(values, QUANTILES)
+    return np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf")
+
+
+@metric(
+    summary="norm of the mean over the mean norm: how far the whole space has drifted",
+    paper="too much in common, table 1",
+    equation="||mean(x)|| / mean(||x||)",
+    range=(0.0, 1.0),
+    better="lower",
+    invariant=("rotation", "scale"),
+    needs=("moments", "directions"),
+)
+def mean_norm_ratio(statistics: Statistics) -> float:
+    r"""Norm of the mean row over the mean norm, in [0, 1]; zero where there is no drift.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(mean_norm_ratio(np.array([[3.0, 4.0], [3.0, -4.0]])), 6)
+    0.6
+    """
     directions = statistics.directions
     mean_norm = directions.scaled_mean_norm
     ratio = np.linalg.norm(statistics.mean) / mean_norm if mean_norm > 0 else np.nan
@@ -61,8 +74,29 @@ def drift(statistics: Statistics) -> float:
     return float(np.minimum(ratio, 1))
 
 
-def summary(statistics: Statistics) -> dict[str, float]:
-    """Mean, extremes and quantiles of the norms."""
+@metric(
+    summary="norms of rows: quantiles, shown as least / median / largest",
+    paper="too much in common, appendix C",
+    equation="quantiles of ||x||",
+    range=(0.0, np.inf),
+    better="neither",
+    invariant=("rotation",),
+    needs=("directions", "sample"),
+    note="quantiles are of a seeded sample of 5,000 rows where there are more",
+)
+def norms(statistics: Statistics) -> dict[str, float]:
+    r"""Mean, minimum, maximum and 5, 25, 50, 75 and 95 % quantiles of the norms of rows.
+
+    Mean, minimum and maximum are exact; the quantiles are those of a seeded sample of 5,000 rows
+    if there are more. With weights that differ, a quantile is the least norm whose share of
+    the weight reaches it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> norms(np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 3.0]]))["q50"]
+    3.0
+    """
     directions, sample = statistics.directions, statistics.sample
     with np.errstate(invalid="ignore"):  # between two that are infinite
         quantiles = _weighted_quantiles(linalg.lengths(sample.rows), sample.weights)
@@ -76,67 +110,3 @@ def summary(statistics: Statistics) -> dict[str, float]:
         nan = undefined("norms", "some are too large for float64")
         found = {name: value if np.isfinite(value) else nan for name, value in found.items()}
     return found
-
-
-def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:
-    if weights is None or (weights == weights[0]).all():
-        return np.quantile(values, QUANTILES)
-    return np.quantile(values, QUANTILES, weights=weights, method="inverted_cdf")
-
-
-@public
-@record(
-    summary="norm of the mean over the mean norm: how far the whole space has drifted",
-    paper="too much in common, table 1",
-    equation="||mean(x)|| / mean(||x||)",
-    range=(0.0, 1.0),
-    better="lower",
-    invariant=("rotation", "scale"),
-    needs=("moments", "directions"),
-    evaluate=drift,
-)
-def mean_norm_ratio(X: Any, *, sample_weight: object = None) -> float:
-    r"""Norm of the mean row over the mean norm, in [0, 1]; zero where there is no drift.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> round(mean_norm_ratio(np.array([[3.0, 4.0], [3.0, -4.0]])), 6)
-    0.6
-    """
-    return drift(gather(X, {"moments", "directions"}, sample_weight=sample_weight))
-
-
-@public
-@record(
-    summary="norms of rows: quantiles, shown as least / median / largest",
-    paper="too much in common, appendix C",
-    equation="quantiles of ||x||",
-    range=(0.0, np.inf),
-    better="neither",
-    invariant=("rotation",),
-    needs=("directions", "sample"),
-    evaluate=summary,
-    note="quantiles are of a seeded sample of 5,000 rows where there are more",
-)
-def norms(X: Any, *, sample_weight: object = None, random_state: int = 0) -> dict[str, float]:
-    r"""Mean, minimum, maximum and 5, 25, 50, 75 and 95 % quantiles of the norms of rows.
-
-    Mean, minimum and maximum are exact; the quantiles are those of a seeded sample of 5,000 rows
-    where there are more. With weights that differ, a quantile is the least norm whose share of
-    the weight reaches it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> norms(np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 3.0]]))["q50"]
-    3.0
-    """
-    return summary(
-        gather(
-            X,
-            {"directions", "sample"},
-            sample_weight=sample_weight,
-            random_state=random_state,
-        )
-    )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.special import logsumexp
 
-from isotropy import checks
-from isotropy.errors import IsotropyWarning, public
+from isotropy.errors import IsotropyWarning
 from isotropy.linalg import Floats
-from isotropy.metrics.base import RECORDS, Partition, Statistics, gather, record, undefined
+from isotropy.metrics.base import METRICS, Partition, Statistics, metric, undefined
 
 Signs = Literal["both", "given"]
 
@@ -66,14 +64,11 @@ def spread(logs: Floats, rounding: float) -> float:
     return found
 
 
-def partition_of(statistics: Statistics) -> Partition:
-    assert statistics.partition is not None, "gather was not asked for the partition function"
-    return statistics.partition
-
-
-def of_both_signs(found: Callable[[Floats, float], float], statistics: Statistics) -> float:
-    partition = partition_of(statistics)
-    return found(partition.logs, partition.rounding)
+def along(statistics: Statistics, signs: Signs) -> tuple[Floats, float]:
+    """log F along the eigenvectors, with both signs or the one they come with; its rounding."""
+    partition = statistics.partition
+    assert partition is not None, "gather was not asked for the partition function"
+    return partition.logs if signs == "both" else partition.logs[0], partition.rounding
 
 
 def isotropy_range(partition: Partition) -> tuple[float, float] | None:
@@ -90,10 +85,11 @@ def isotropy_range(partition: Partition) -> tuple[float, float] | None:
     return float(np.exp(min(logs))), float(np.exp(max(logs)))
 
 
-def remark(partition: Partition, name: str) -> None:
-    """Warn where repeated eigenvalues leave the value open."""
-    found = isotropy_range(partition)
-    if found is None:
+def warn_of_basis(statistics: Statistics, name: str) -> None:
+    """Warn if repeated eigenvalues leave the value open."""
+    partition = statistics.partition
+    found = None if partition is None else isotropy_range(partition)
+    if partition is None or found is None:
         return
     low, high = np.log10(np.maximum(found, np.finfo(float).tiny))
     own = log_isotropy(partition.logs) / np.log(10)
@@ -106,8 +102,7 @@ def remark(partition: Partition, name: str) -> None:
     )
 
 
-@public
-@record(
+@metric(
     summary="least over largest partition function along the eigenvectors of X'X, both signs",
     paper="Mu and Viswanath 2018; Wang et al. 2020 (I1)",
     equation="I(W) = min_u F(u) / max_u F(u), F(u) = sum_w exp(u.w)",
@@ -115,18 +110,11 @@ def remark(partition: Partition, name: str) -> None:
     better="higher",
     invariant=("rotation",),
     needs=("moments", "partition"),
-    evaluate=lambda statistics: of_both_signs(value, statistics),
+    center=True,
+    remark=warn_of_basis,
     note="unique only where the eigenvalues of X'X differ; grows fast with the norms",
 )
-def partition_isotropy(
-    X: Any,
-    log: bool = False,
-    signs: Signs = "both",
-    center: bool = False,
-    *,
-    sample_weight: object = None,
-    random_state: int = 0,
-) -> float:
+def partition_isotropy(statistics: Statistics, log: bool = False, signs: Signs = "both") -> float:
     r"""Partition isotropy I(W) in [0, 1]; one is isotropic.
 
     I(W) = min F(u) / max F(u) with F(u) = sum_w exp(u.w), over both signs of the eigenvectors u
@@ -134,16 +122,10 @@ def partition_isotropy(
 
     Parameters
     ----------
-    X : array, tensor or source of shape (n_samples, n_features)
     log : bool
         Return the natural logarithm, which is finite where I(W) underflows.
     signs : {"both", "given"}
         "given" takes each eigenvector with the one sign it comes with, as the papers do.
-    center : bool
-        Subtract the mean first.
-    sample_weight : array of shape (n_samples,), optional
-    random_state : int
-        Seed of the bases tried where eigenvalues repeat.
 
     Notes
     -----
@@ -168,25 +150,21 @@ def partition_isotropy(
     >>> round(partition_isotropy(X + 3, log=True), 2)
     -11.97
     """
-    partition = _gathered(X, signs, center, sample_weight, random_state)
-    remark(partition, "partition_isotropy")
-    logs = partition.logs if signs == "both" else partition.logs[0]
-    in_logs = checks.flag(log, "log")
-    return log_value(logs) if in_logs else value(logs, partition.rounding)
+    logs, rounding = along(statistics, signs)
+    return log_value(logs) if log else value(logs, rounding)
 
 
-RECORDS["log_partition_isotropy"] = replace(
-    RECORDS["partition_isotropy"],
+METRICS["log_partition_isotropy"] = replace(
+    partition_isotropy.metric,
     name="log_partition_isotropy",
     summary="natural logarithm of partition_isotropy, finite where that underflows",
     equation="log I(W)",
     range=(-np.inf, 0.0),
-    evaluate=lambda statistics: log_value(partition_of(statistics).logs),
+    evaluate=lambda statistics: partition_isotropy.of(statistics, log=True),
 )
 
 
-@public
-@record(
+@metric(
     summary="standard deviation of the partition function over its mean, along the same directions",
     paper="Wang et al. 2020 (I2)",
     equation="I2(W) = std_u F(u) / mean_u F(u)",
@@ -194,20 +172,18 @@ RECORDS["log_partition_isotropy"] = replace(
     better="lower",
     invariant=("rotation",),
     needs=("moments", "partition"),
-    evaluate=lambda statistics: of_both_signs(spread, statistics),
+    center=True,
+    remark=warn_of_basis,
 )
-def partition_dispersion(
-    X: Any,
-    signs: Signs = "both",
-    center: bool = False,
-    *,
-    sample_weight: object = None,
-    random_state: int = 0,
-) -> float:
+def partition_dispersion(statistics: Statistics, signs: Signs = "both") -> float:
     r"""Partition dispersion I2(W), at least 0; zero is isotropic.
 
-    The standard deviation of F over its mean, over the directions of `partition_isotropy`, whose
-    parameters these are.
+    The standard deviation of F over its mean, over the directions of `partition_isotropy`.
+
+    Parameters
+    ----------
+    signs : {"both", "given"}
+        As in `partition_isotropy`.
 
     Notes
     -----
@@ -221,22 +197,4 @@ def partition_dispersion(
     >>> round(partition_dispersion(X), 2)
     0.1
     """
-    partition = _gathered(X, signs, center, sample_weight, random_state)
-    remark(partition, "partition_dispersion")
-    logs = partition.logs if signs == "both" else partition.logs[0]
-    return spread(logs, partition.rounding)
-
-
-def _gathered(
-    X: Any, signs: str, center: bool, sample_weight: object, random_state: int
-) -> Partition:
-    checks.choice(signs, "signs", ("both", "given"))
-    return partition_of(
-        gather(
-            X,
-            {"partition"},
-            sample_weight=sample_weight,
-            center=center,
-            random_state=random_state,
-        )
-    )
+    return spread(*along(statistics, signs))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from isotropy import checks, linalg
-from isotropy.errors import public
 from isotropy.linalg import Floats
-from isotropy.metrics.base import Statistics, gather, record, undefined
+from isotropy.metrics.base import Statistics, metric, undefined
 from isotropy.metrics.isoscore import squared_traces
 
 
@@ -28,27 +25,7 @@ def roots(statistics: Statistics) -> Floats:
     return result
 
 
-def in_full(statistics: Statistics) -> Floats:
-    """Singular values of the rows as they are."""
-    with np.errstate(over="ignore"):
-        found: Floats = linalg.scaled(roots(statistics), -statistics.exponent)
-    if np.isfinite(found).all():
-        return found
-    nan = undefined("singular_values", f"{(~np.isfinite(found)).sum()} are too large for float64")
-    return np.where(np.isfinite(found), found, nan)
-
-
-def entropy_rank(singular: Floats) -> float:
-    """exp of the entropy of the normalised singular values."""
-    p = singular[singular > 0]
-    if not len(p):
-        return float("nan")
-    p = p / p.sum()
-    return float(np.exp(-(p @ np.log(p))))
-
-
-@public
-@record(
+@metric(
     summary="share of the variance that the first 1, 2, 3 principal components explain",
     paper="isotropy layer paper, eq. 1",
     equation="EV_k = sum_{i<=k} lambda_i / sum_i lambda_i, lambda of the covariance",
@@ -58,15 +35,13 @@ def entropy_rank(singular: Floats) -> float:
     needs=("moments",),
     evaluate=lambda statistics: explained(statistics, 3),
 )
-def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> float:
+def explained_variance(statistics: Statistics, k: int = 1) -> float:
     r"""Share of the variance, in [k/d, 1], that the first k principal components explain.
 
     Parameters
     ----------
-    X : array, tensor or source of shape (n_samples, n_features)
     k : int
         From 1 to n_features.
-    sample_weight : array of shape (n_samples,), optional
 
     Notes
     -----
@@ -78,18 +53,11 @@ def explained_variance(X: Any, k: int = 1, *, sample_weight: object = None) -> f
     >>> explained_variance(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     0.8
     """
-    statistics = gather(X, {"moments"}, sample_weight=sample_weight)
     k = checks.integer(k, "k", 1, statistics.n_features)
     return float(explained(statistics, k)[-1])
 
 
-def participation(statistics: Statistics) -> float:
-    excess, square = squared_traces(statistics)
-    return 1 + excess / square if square > 0 else float("nan")
-
-
-@public
-@record(
+@metric(
     summary="number of directions that the variance is effectively spread over",
     paper="participation ratio, e.g. Rudman et al. 2022",
     equation="p = tr(C)^2 / ||C||_F^2",
@@ -97,9 +65,8 @@ def participation(statistics: Statistics) -> float:
     better="higher",
     invariant=("rotation", "scale", "translation"),
     needs=("moments",),
-    evaluate=participation,
 )
-def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
+def participation_ratio(statistics: Statistics) -> float:
     r"""Participation ratio tr(C)^2 / ||C||_F^2 of the covariance, in [1, d].
 
     Examples
@@ -108,11 +75,11 @@ def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
     >>> participation_ratio(np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
     2.0
     """
-    return participation(gather(X, {"moments"}, sample_weight=sample_weight))
+    excess, square = squared_traces(statistics)
+    return 1 + excess / square if square > 0 else float("nan")
 
 
-@public
-@record(
+@metric(
     summary="singular values of X in descending order",
     paper="too much in common, figure 1",
     equation="square roots of the eigenvalues of X'X",
@@ -120,17 +87,10 @@ def participation_ratio(X: Any, *, sample_weight: object = None) -> float:
     better="neither",
     invariant=("rotation",),
     needs=("moments", "spectrum"),
-    evaluate=in_full,
+    center=True,
 )
-def singular_values(X: Any, center: bool = False, *, sample_weight: object = None) -> Floats:
+def singular_values(statistics: Statistics) -> Floats:
     r"""Singular values of X, or of the centred X, in descending order, min(n, d) of them.
-
-    Parameters
-    ----------
-    X : array, tensor or source of shape (n_samples, n_features)
-    center : bool
-        Subtract the mean first.
-    sample_weight : array of shape (n_samples,), optional
 
     Notes
     -----
@@ -144,12 +104,15 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
     >>> singular_values(np.diag([3.0, 2.0]))
     array([3., 2.])
     """
-    needs = {"moments", "spectrum"}
-    return in_full(gather(X, needs, sample_weight=sample_weight, center=center))
+    with np.errstate(over="ignore"):
+        found: Floats = linalg.scaled(roots(statistics), -statistics.exponent)
+    if np.isfinite(found).all():
+        return found
+    nan = undefined("singular_values", f"{(~np.isfinite(found)).sum()} are too large for float64")
+    return np.where(np.isfinite(found), found, nan)
 
 
-@public
-@record(
+@metric(
     summary="exponential of the entropy of the normalised singular values of X",
     paper="Roy and Vetterli 2007",
     equation="exp(-sum p log p), p = sigma / sum sigma",
@@ -157,9 +120,9 @@ def singular_values(X: Any, center: bool = False, *, sample_weight: object = Non
     better="higher",
     invariant=("rotation", "scale"),
     needs=("moments", "spectrum"),
-    evaluate=lambda statistics: entropy_rank(roots(statistics)),
+    center=True,
 )
-def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None) -> float:
+def effective_rank(statistics: Statistics) -> float:
     r"""Effective rank of X, or of the centred X, in [1, min(n, d)]; NaN where X is zero.
 
     Examples
@@ -168,6 +131,9 @@ def effective_rank(X: Any, center: bool = False, *, sample_weight: object = None
     >>> round(effective_rank(np.eye(5)), 6), round(effective_rank(np.diag([1.0, 1e-9])), 6)
     (5.0, 1.0)
     """
-    needs = {"moments", "spectrum"}
-    statistics = gather(X, needs, sample_weight=sample_weight, center=center)
-    return entropy_rank(roots(statistics))
+    singular = roots(statistics)
+    p = singular[singular > 0]
+    if not len(p):
+        return float("nan")
+    p = p / p.sum()
+    return float(np.exp(-(p @ np.log(p))))

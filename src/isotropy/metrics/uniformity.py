@@ -8,9 +8,8 @@ import numpy as np
 
 from isotropy import checks, linalg
 from isotropy.engines import over_threads
-from isotropy.errors import public
 from isotropy.linalg import Floats
-from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, record
+from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, metric
 
 ALL_WEIGHT = 1e-12  # share of the pairs' weight in that of all, below which it is rounding
 SAMPLED_ROWS = 2000
@@ -54,8 +53,7 @@ def sampled(statistics: Statistics) -> float:
     return log_mean_potential(rows, None if sample.weights is None else sample.weights[kept])
 
 
-@public
-@record(
+@metric(
     summary="log mean Gaussian potential between directions of rows",
     paper="Wang and Isola 2020",
     equation="log mean over pairs of exp(-2 ||u - v||^2), u and v unit rows",
