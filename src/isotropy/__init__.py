@@ -1,47 +1,59 @@
-"""isotropy: measure how evenly an embedding space is used, and repair it where it is not."""
+"""isotropy: measure how evenly an embedding space is used, and repair it where it is not.
+
+Every public name is imported when it is first used, so that `isotropy --help` answers at once. No
+module of the package may have the name of a public function: importing it would hide the function.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from isotropy import metrics, repairs, stats
 from isotropy._version import __version__
-from isotropy.measure import Geometry, measure
-from isotropy.models import Embeddings, Encoder, KeyedVectors, embeddings
-from isotropy.repairs import (
-    AllButTheTop,
-    Center,
-    ClusterRemoval,
-    ScaledCenter,
-    ScoreCalibrator,
-    Standardize,
-    Whiten,
-    load,
-)
-from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
 if TYPE_CHECKING:
-    from isotropy import evidence, losses, tasks
+    from isotropy import engines as engines
+    from isotropy import evidence, losses, metrics, repairs, stats, tasks
+    from isotropy import models as models
     from isotropy import report as report
+    from isotropy import sources as sources
     from isotropy.evidence import Advice, Comparison, advise, compare
+    from isotropy.geometry import Geometry, measure
+    from isotropy.models import Embeddings, Encoder, KeyedVectors, embeddings
+    from isotropy.repairs import (
+        AllButTheTop,
+        Center,
+        ClusterRemoval,
+        ScaledCenter,
+        ScoreCalibrator,
+        Standardize,
+        Whiten,
+        load,
+    )
+    from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
-LATER = {  # what is loaded when it is first asked for; report, which needs an extra, is not in *
-    "evidence": "isotropy.evidence",
-    "report": "isotropy.report",
-    "tasks": "isotropy.tasks",
-    "losses": "isotropy.losses",
-    **dict.fromkeys(("Advice", "Comparison", "advise", "compare"), "isotropy.evidence"),
+MODULES = ("engines", "evidence", "losses", "metrics", "models", "repairs", "report", "sources")
+MODULES += ("stats", "tasks")
+HOME = {  # name: the module it comes from
+    **dict.fromkeys(("Advice", "Comparison", "advise", "compare"), "evidence"),
+    **dict.fromkeys(("Geometry", "measure"), "geometry"),
+    **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors", "embeddings"), "models"),
+    **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
+    **dict.fromkeys(("ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
+    "open": "sources",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in LATER:
+    if name in MODULES:
+        return importlib.import_module(f"isotropy.{name}")
+    if name not in HOME:
         raise AttributeError(f"module 'isotropy' has no attribute {name!r}")
-    module = importlib.import_module(LATER[name])
-    return module if LATER[name] == f"isotropy.{name}" else getattr(module, name)
+    found = getattr(importlib.import_module(f"isotropy.{HOME[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LATER})
+    return sorted({*globals(), *MODULES, *HOME})
 
 
 __all__ = [

@@ -6,6 +6,7 @@ input must be described here before this passes.
 
 from __future__ import annotations
 
+import importlib
 import os
 import typing
 from pathlib import Path
@@ -14,9 +15,12 @@ import numpy as np
 import pytest
 import typer
 
-from isotropy.cli import TOUR, app
+from isotropy.cli import MODULES, app
 
-FUNCTIONS = {function.__name__: function for part in TOUR.values() for function in part}
+FUNCTIONS = {
+    name: getattr(importlib.import_module(f"isotropy.cli.{module}"), name)
+    for name, module in MODULES.items()
+}
 COMMANDS = typer.main.get_command(app).commands
 WRITTEN = {"out", "save"}  # parameters that name what a command writes
 GROWN = {"checkpoint", "cache"}  # folders of ours that go on growing

@@ -1,46 +1,90 @@
-"""The command line: one short file per command."""
+"""The command line: one short file per command, imported when the command is called."""
 
+import functools
+import importlib
 import itertools
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from isotropy._version import __version__
-from isotropy.cli import (
-    calibrate,
-    demo,
-    doctor,
-    embed,
-    evidence,
-    layers,
-    measure,
-    repair,
-    report,
-    show,
-    train,
-)
-from isotropy.cli.common import json_line
 from isotropy.cli.ending import in_order
-from isotropy.errors import IsotropyError, one_line, public
+from isotropy.errors import IsotropyError, one_line
+from isotropy.tables import json_line
 
-TOUR: dict[str, tuple[Any, ...]] = {  # heading in the help: its commands
-    "Start here": (demo.demo, doctor.doctor),
-    "Measure and see": (measure.measure, report.report, layers.layers, embed.embed),
-    "Repair": (repair.repair, repair.apply, show.show),
-    "Evidence": (evidence.compare, evidence.advise, calibrate.calibrate),
-    "Train": (train.train,),
+TOUR = {  # heading in the help: its commands, each with its module and the first line of its help
+    "Start here": {
+        "demo": ("demo", "Measure, repair, compare, advise and draw two real embedding spaces."),
+        "doctor": (
+            "doctor",
+            "Say which extras, device and BLAS are there, and what each missing one would enable.",
+        ),
+    },
+    "Measure and see": {
+        "measure": ("measure", "Measure how isotropic the vectors in SOURCE are."),
+        "report": ("report", "Draw the shape of SOURCE on one self-contained HTML page."),
+        "layers": ("layers", "Say how evenly each layer of MODEL uses its space over TEXTS."),
+        "embed": ("embed", "Write the vectors of TEXTS by MODEL, in order and in bounded memory."),
+    },
+    "Repair": {
+        "repair": ("repair", "Fit a repair to SOURCE, save it, and write the repaired rows."),
+        "apply": ("repair", "Treat SOURCE with a saved repair, row by row, in order."),
+        "show": ("show", "Say what a saved repair is, what it was fitted on, and how to apply it."),
+    },
+    "Evidence": {
+        "compare": ("evidence", "Score every repair on a task, with intervals and p-values."),
+        "advise": ("evidence", "Say which repair helps on a task, or to leave the space alone."),
+        "calibrate": (
+            "calibrate",
+            "Say what a high cosine is in this space: the threshold for a false-match rate.",
+        ),
+    },
+    "Train": {
+        "train": (
+            "train",
+            "Fine-tune with and without calibration, over seeds, and test whether it helped.",
+        ),
+    },
 }
+MODULES = {name: module for part in TOUR.values() for name, (module, _) in part.items()}
+
+
+@functools.cache
+def loaded(name: str) -> Any:
+    """The command of that name, whose module is imported now."""
+    function = getattr(importlib.import_module(f"isotropy.cli.{MODULES[name]}"), name)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, epilog=function.epilog)(function)
+    return typer.main.get_command(alone)
+
+
+class CommandsByName(Mapping[str, Any]):
+    """The commands; looking one up imports its module."""
+
+    def __getitem__(self, name: str) -> Any:
+        return loaded(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
 
 
 class Commands(TyperGroup):
-    """Lists commands under their headings, and says what went wrong in one line and exit code 2.
+    """Lists commands under their headings, and reports an error in one line with exit code 2.
 
-    With --json that line is a JSON object, {"error": ...}, on standard error as well: standard
-    output then holds one whole JSON object or nothing.
+    With --json that line is a JSON object, {"error": ...}, also on standard error: standard output
+    then holds one complete JSON object or nothing.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.commands = CommandsByName()  # type: ignore[assignment]
 
     def main(self, args: Any = None, standalone_mode: bool = True, **kwargs: Any) -> Any:  # type: ignore[override]
         if not standalone_mode:
@@ -65,15 +109,12 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for heading, commands in TOUR.items():
-            names = [command.__name__ for command in commands]
             with formatter.section(heading):
-                formatter.write_dl(
-                    [(f"{name:9}", self.commands[name].get_short_help_str(200)) for name in names]
-                )
+                formatter.write_dl([(f"{name:9}", text) for name, (_, text) in commands.items()])
 
 
 def _tell(kind: str, message: object, as_json: bool) -> None:
-    """One line on standard error, whatever stands in the message; with --json an object."""
+    """One line on standard error, whatever is in the message; with --json an object."""
     line = one_line(message)
     if as_json:
         line = json_line({kind: line})
@@ -91,7 +132,7 @@ app = typer.Typer(
 )
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
@@ -101,7 +142,9 @@ def _say_version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Measure how evenly an embedding space is used, and repair it where it is not.
@@ -116,8 +159,3 @@ def main(
       4. isotropy repair vectors.npy --method whiten --save repair.safetensors
          isotropy apply repair.safetensors new.npy --out fixed.npy
     """
-
-
-for commands in TOUR.values():
-    for command in commands:
-        app.command(epilog=getattr(command, "epilog", None))(public(command))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import socket
 import sys
@@ -28,6 +26,7 @@ from isotropy.models.texts import Texts, open_texts
 from isotropy.repairs import Repair
 from isotropy.sources import Source
 from isotropy.sources import open as open_source
+from isotropy.tables import json_line as json_line
 
 PATIENCE = 3.0  # seconds
 
@@ -270,20 +269,6 @@ def say_skipped(n_skipped: int) -> None:
     """How many rows were left out, wherever the output goes."""
     if n_skipped:
         typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)
-
-
-def json_line(value: Any) -> str:
-    """One line of JSON, with null for what is not finite."""
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """value with null for what is undefined, as JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Pool(StrEnum):

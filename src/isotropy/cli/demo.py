@@ -22,7 +22,7 @@ from rich.table import Table
 from isotropy.cli.common import OverwriteOption, SeedOption, examples
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, reason
 from isotropy.examples import SETS, WordVectors
-from isotropy.measure import measure
+from isotropy.geometry import measure
 from isotropy.models import KeyedVectors
 from isotropy.repairs import AllButTheTop
 from isotropy.writing import explained, mark, shown, whole, written_by_us

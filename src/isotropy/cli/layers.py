@@ -34,10 +34,10 @@ from isotropy.cli.common import (
     opened_texts,
     shown,
 )
-from isotropy.measure import Geometry, measure
+from isotropy.geometry import Geometry, measure
 from isotropy.models.encoder import Encoder, cut_off
-from isotropy.models.progress import bar
 from isotropy.models.texts import Text, sampled
+from isotropy.progress import ProgressBar
 from isotropy.sources.sinks import open_sink
 
 KINDS = ("tokens", "cls")
@@ -211,7 +211,8 @@ def _spill(
     files: dict[str, list[Path]],
 ) -> None:
     """Write the rows of each layer to its files: of the chosen tokens, and of the first ones."""
-    with contextlib.ExitStack() as stack, bar(len(texts)) as advance:
+    with contextlib.ExitStack() as stack, ProgressBar("texts") as bar:
+        bar.begin(len(texts), "encoding")
         sinks = {
             kind: [stack.enter_context(open_sink(path, encoder.n_features)) for path in paths]
             for kind, paths in files.items()
@@ -222,7 +223,7 @@ def _spill(
                 numbers = [chosen[states.number] for states in batch]
                 tokens.write(np.concatenate([r[n] for r, n in zip(rows, numbers, strict=True)]))
                 cls.write(np.stack([r[0] for r in rows]))
-            advance(len(batch))
+            bar.advance(len(batch))
 
 
 def _reason(found: Layers, kind: str, still: list[int]) -> str:

@@ -28,8 +28,8 @@ from isotropy.cli.common import (
     say_skipped,
 )
 from isotropy.errors import IsotropyWarning
-from isotropy.measure import measure as measured
-from isotropy.metrics import METRICS
+from isotropy.geometry import measure as measured
+from isotropy.metrics import RECORDS
 from isotropy.sources.guard import guard
 
 

@@ -14,7 +14,7 @@ from isotropy import checks, tables
 from isotropy.errors import InputError, public
 from isotropy.evidence.spaces import NONE, Candidate, encoder_of, space
 from isotropy.evidence.trials import excluded
-from isotropy.measure import Geometry, measure
+from isotropy.geometry import Geometry, measure
 from isotropy.models.texts import Text, distinct, expect_texts
 from isotropy.repairs import AllButTheTop, Repair
 
@@ -112,7 +112,7 @@ class Advice:
         ]
         head = ("candidate", "score while choosing", "gain", "standard error")
         lines = [tables.paragraph(line) for line in str(self).splitlines()]
-        return "".join([*lines, tables.table(head, rows, f"{self.task}: {self.metric}")])
+        return "".join([*lines, tables.html_table(head, rows, f"{self.task}: {self.metric}")])
 
     def __str__(self) -> str:
         head = "Leave it alone." if self.choice.method == NONE else f"Repair it: {self.choice}."

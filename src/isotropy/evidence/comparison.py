@@ -34,6 +34,7 @@ from isotropy.repairs import Repair
 from isotropy.tasks import Outcome, Task
 
 N_NEIGHBOURS = 10
+HEAD = ("repair", "score", "gain", "95 % interval", "p (Holm)")
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         parts = [
-            tables.table(
-                ("repair", "score", "gain", "95 % interval", "p (Holm)"),
-                [_cells(result) for result in part],
-                f"{task}: {part[0].metric}, {part[0].n_items:,} items, fitted on "
-                f"{part[0].fitted_on}",
+            tables.html_table(
+                HEAD, [_cells(result) for result in part], f"{task}: {_about(part[0])}"
             )
             for task, part in self._by_task().items()
         ]
@@ -134,10 +132,8 @@ class Comparison:
     def __str__(self) -> str:
         lines = []
         for task, part in self._by_task().items():
-            how = f"fitted on {part[0].fitted_on}"
-            lines.append(f"{task}: {part[0].metric}, {part[0].n_items:,} items, {how}")
-            lines.append(f"  {'repair':<58} {'score':>6}  {'gain':>5} [95 % interval]  p (Holm)")
-            lines += [f"  {_line(result)}" for result in part]
+            lines.append(f"{task}: {_about(part[0])}")
+            lines.append(tables.text_table(HEAD, [_cells(result) for result in part], {1, 2}))
         return "\n".join([*lines, *self.notes])
 
 
@@ -146,10 +142,9 @@ def defined(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _line(result: Result) -> str:
-    name, score, gain, ends, p = _cells(result)
-    head = f"{name:<58} {score:>6}"
-    return f"{head}  {gain:>5} [{ends}]  {p}" if gain else head
+def _about(result: Result) -> str:
+    """What the results on a task have in common."""
+    return f"{result.metric}, {result.n_items:,} items, fitted on {result.fitted_on}"
 
 
 def _cells(result: Result) -> tuple[str, ...]:

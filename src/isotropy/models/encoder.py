@@ -24,10 +24,10 @@ from isotropy.models.models import (
     batched,
     layer_numbers,
 )
-from isotropy.models.progress import Advance, bar, nobody
 from isotropy.models.static import StaticModel, StaticPooling
 from isotropy.models.texts import Span, Text, Texts, open_texts, whole
 from isotropy.models.tokens import Integers, Stack, Tokens, joined, labels
+from isotropy.progress import ProgressBar
 from isotropy.sources.base import Batch, Chunk
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class Encoder:
         self,
         texts: Sequence[Text],
         finish: Callable[[Tokens], Tokens] | None = None,
-        advance: Advance = nobody,
+        advance: Callable[[int], object] | None = None,
     ) -> tuple[list[Tokens], int]:
         """The rows of each text for each layer, and the number of texts that were cut.
 
@@ -370,7 +370,8 @@ class Encoder:
             for states, *rows in zip(batch, *(tokens.split() for tokens in layers), strict=True):
                 found[states.number] = rows
                 n_cut += states.encoding.truncated
-            advance(len(batch))
+            if advance is not None:
+                advance(len(batch))
         return [joined(layer) for layer in zip(*found, strict=True)], n_cut
 
     def _all(
@@ -379,9 +380,10 @@ class Encoder:
         opened = open_texts(texts)
         stacks: list[Stack] = []
         n_cut = 0
-        with bar(opened.n_texts, progress) as advance:
+        with ProgressBar("texts", progress) as bar:
+            bar.begin(opened.n_texts, "encoding")
             for block in opened.blocks():
-                layers, n = self.block(opened.read(block), finish, advance)
+                layers, n = self.block(opened.read(block), finish, bar.advance)
                 stacks = stacks or [Stack() for _ in layers]
                 for stack, layer in zip(stacks, layers, strict=True):
                     stack.add(layer)

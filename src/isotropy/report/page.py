@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, MissingExtraError, public
-from isotropy.measure import ALONE, Geometry, measure
+from isotropy.errors import InputError, MissingExtraError
+from isotropy.geometry import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
 from isotropy.report.columns import carried, colourings, hover

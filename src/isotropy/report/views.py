@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from isotropy import linalg
 from isotropy.engines import using
 from isotropy.errors import InputError, IsotropyWarning
+from isotropy.geometry import Geometry, measure
 from isotropy.kmeans import kmeans
 from isotropy.linalg import Floats
-from isotropy.measure import Geometry, measure
 from isotropy.repairs import Repair
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.sources import ArraySource, MappedSource, Source

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from isotropy._version import __version__
 from isotropy.errors import InputError, IsotropyWarning
+from isotropy.geometry import measure
 from isotropy.losses.functional import isoscore, log_inverse
 from isotropy.losses.layers import JointLoss, freeze
-from isotropy.measure import measure
 from isotropy.models.loading import extra
 from isotropy.trial import task_data
 from isotropy.trial.methods import IsotropyLayerMethod, method_of

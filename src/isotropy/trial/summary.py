@@ -12,6 +12,7 @@ import numpy as np
 import scipy.stats
 
 from isotropy.evidence.significance import holm
+from isotropy.tables import text_table
 
 NONE = "none"
 Record = dict[str, Any]
@@ -171,12 +172,7 @@ def _mean(values: Iterable[float | None]) -> float:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as aligned text, scores times 100."""
-    lines = [HEAD, *(_cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return text_table(HEAD, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from isotropy import checks
 from isotropy.errors import InputError, reason
 from isotropy.sources.guard import guard, output_path
+from isotropy.tables import finite
 from isotropy.trial.methods import Method, method_of, spec_of
 from isotropy.trial.run import run
 from isotropy.trial.settings import Job, settings_for
@@ -267,8 +268,8 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: Record) -> None:
     """Write the record whole or not at all; null stands for what is not finite."""
-    with explained(path), whole(path) as part:
-        part.write_text(json.dumps(_finite(record), indent=1, allow_nan=False), encoding="utf-8")
+    with explained(path, CALLER), whole(path) as part:
+        part.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
 def read(path: Path) -> Record:
@@ -281,11 +282,3 @@ def read(path: Path) -> Record:
     if record["score"] is None:
         record["score"] = math.nan
     return record
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

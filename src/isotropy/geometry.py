@@ -289,7 +289,7 @@ class Geometry:
     def _repr_html_(self) -> str:
         head, rows = self._table()
         title = f"{self.n_samples:,} rows of {self.n_features} dimensions"
-        return tables.table(head, rows, title) + tables.paragraph(self.verdict)
+        return tables.html_table(head, rows, title) + tables.paragraph(self.verdict)
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         rows: list[tuple[str, ...]] = [
@@ -300,16 +300,13 @@ class Geometry:
 
     def __str__(self) -> str:
         head, rows = self._table()
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
         lines = [f"{self.n_samples:,} rows of {self.n_features} dimensions"]
         lines[0] += ", centred for X'X" if self.center else ""
         if self.n_skipped:
             lines[0] += (
                 f"; {self.n_skipped:,} bad {'row' if self.n_skipped == 1 else 'rows'} left out"
             )
-        for row in [head, *rows]:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            lines.append("  ".join([*cells, row[3]]).rstrip())
+        lines.append(tables.text_table(head, rows))
         if self.sampled:
             lines.append(f"sampled, since there are more than {SAMPLE_ROWS:,} rows:")
             lines += [f"  {name}: {METRICS[name].note}" for name in self.sampled]
