@@ -1,40 +1,38 @@
-"""Options that commands share, and the run they describe."""
+"""Options that commands share, and what is made from them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import socket
 import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from rich.text import Text
 
-from isotropy.engines import Engine, named, using
+from isotropy.engines import named, using
 from isotropy.engines.run import Run
 from isotropy.errors import InputError
 from isotropy.models.texts import Texts, open_texts
-from isotropy.repairs import Repair
+from isotropy.progress import ProgressBar
 from isotropy.sources import Source
 from isotropy.sources import open as open_source
-from isotropy.tables import json_line as json_line
 
 PATIENCE = 3.0  # seconds
 
 
 def offline_unless_reached(*names: str | None) -> None:
-    """Keep the libraries below from retrying for a minute, where a name is not a local path.
+    """If a name is not a local path and the hub can't be reached, tell its libraries to go offline.
 
-    What they have in their cache is then used, or they fail at once.
+    They then use their cache or fail at once, instead of retrying for a minute.
     """
     away = any(name is not None and not os.path.exists(name) for name in names)
     if away and not reached():
@@ -42,7 +40,7 @@ def offline_unless_reached(*names: str | None) -> None:
 
 
 def reached() -> bool:
-    """Whether the hub answers, or is behind a proxy that is not asked."""
+    """Whether the hub answers, or is behind a proxy, which is not asked."""
     if urllib.request.getproxies().keys() - {"no"}:  # no_proxy alone is no proxy
         return True
     place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
@@ -52,22 +50,52 @@ def reached() -> bool:
     return False
 
 
-Command = TypeVar("Command", bound=Callable[..., None])
+def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a command: its help ends with the examples, each of which works as it stands.
 
-
-def examples(*lines: str) -> Callable[[Command], Command]:
-    """Ends the help of a command with these lines, each of which works as it stands.
-
-    They are not wrapped, so that they can be copied; tests/cli/test_examples.py runs every one in
-    a folder that holds the files they name.
+    A parameter annotated with a dataclass of options becomes one option for each field, so that
+    commands share options by sharing the record. Examples are not wrapped, so that they can be
+    copied; tests/cli/test_examples.py runs each in a folder with the files they name.
     """
-    epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
-    def ended(command: Command) -> Command:
-        command.epilog = epilog  # type: ignore[attr-defined]
-        return command
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        given = inspect.signature(function, eval_str=True).parameters
+        records = {name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)}
 
-    return ended
+        @functools.wraps(function)
+        def called(**values: Any) -> None:
+            for name, record in records.items():
+                own = {field.name: values.pop(field.name) for field in fields(record)}
+                values[name] = record(**own)
+            function(**values)
+
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in given.items():
+            if name in records:
+                parameters += _options(records[name])
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in parameters}
+        epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
+        called.epilog = epilog  # type: ignore[attr-defined]
+        return called
+
+    return declare
+
+
+def _options(record: Any) -> list[inspect.Parameter]:
+    """The fields of a record as parameters of a command."""
+    hints = get_type_hints(record, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(record)
+    ]
 
 
 def among(*names: str) -> Callable[[str], list[str]]:
@@ -76,7 +104,7 @@ def among(*names: str) -> Callable[[str], list[str]]:
 
 
 def listed(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Completes the last of several names with commas between."""
+    """Completes the last of several names separated by commas."""
     known = list(names)
 
     def complete(incomplete: str) -> list[str]:
@@ -99,11 +127,29 @@ class EngineName(StrEnum):
     dask = "dask"
 
 
-Method = StrEnum("Method", {name: name for name in Repair.by_name})  # type: ignore[misc]
-FILES_OF_ROWS = (
-    ".npy, .parquet, .safetensors or .vec; a name without suffix is a folder of Parquet parts"
+class Pool(StrEnum):
+    """How the vectors of tokens become those of texts."""
+
+    tokens = "tokens"
+    mean = "mean"
+    cls = "cls"
+    last = "last"
+    own = "own"
+
+
+class Level(StrEnum):
+    """Which vectors a repair treats."""
+
+    token = "token"
+    sentence = "sentence"
+
+
+VECTOR_FILES = ".npy, .parquet, .safetensors or .vec, or a folder of Parquet parts (no suffix)"
+TORCH_DEVICE = "Torch device, such as cuda, cuda:1 or cpu [cuda if available]"
+POOL_HELP = (
+    "How the vectors of a text's tokens become one: their mean, the first (cls), the last, or "
+    "the model's own pooling [own if it has one, else mean]"
 )
-TORCH_DEVICE = "Torch device, such as cuda, cuda:1 or cpu [cuda where there is one]"
 
 SourceArgument = Annotated[
     str,
@@ -115,95 +161,175 @@ SourceArgument = Annotated[
         show_default=False,
     ),
 ]
-EngineOption = Annotated[
-    EngineName,
-    typer.Option("--engine", help="Threads of this process, a torch device, or a Dask cluster."),
-]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help=f"{TORCH_DEVICE}; goes with --engine torch.")
-]
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option(help="Scheduler of --engine dask; without it, processes of this machine."),
-]
-WorkerTimeoutOption = Annotated[
-    float | None,
-    typer.Option(help="Seconds that --engine dask waits while there are no workers [300].", min=0),
-]
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option(help="Folder that keeps what is done; the same command then goes on from it."),
+    typer.Option(help="Folder for finished parts; an interrupted run resumes where it stopped."),
 ]
 ColumnOption = Annotated[
-    str | None, typer.Option(help="Column, tensor or array with the vectors, where there are more.")
+    str | None,
+    typer.Option(help="Column, tensor or array that holds the vectors, if there are several."),
 ]
-ChunkOption = Annotated[
-    int | None, typer.Option(help="Rows of a chunk; by default about 64 MB of them.", min=1)
-]
-SkipOption = Annotated[
-    bool,
-    typer.Option("--skip-bad-rows", help="Leave rows with NaN or infinity out, and count them."),
-]
-
 RepairArgument = Annotated[
     Path,
     typer.Argument(
         metavar="REPAIR",
-        help="Saved repair: a file that --save of `repair` or `advise` wrote.",
+        help="Saved repair: a file written by `repair --save` or `advise --save`.",
         show_default=False,
     ),
 ]
 RepairOption = Annotated[
-    Path | None, typer.Option("--repair", help="Saved repair that rows go through first.")
+    Path | None, typer.Option("--repair", help="Saved repair to apply to the vectors.")
 ]
 OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an output that exists.")
+    bool, typer.Option("--overwrite", help="Replace the output if it exists.")
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help='Print one JSON object; an error is one JSON line, {"error": ...}, on standard error.',
+        help='Print one JSON object; an error is a JSON line, {"error": ...}, on standard error.',
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seed of samples, folds, draws and clusterings.", min=0)
+    int, typer.Option("--seed", help="Seed for samples, folds, pairs and clusters.", min=0)
+]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model for transformers, sentence-transformers or model2vec: its name on the hub, "
+        "its folder, or a .gguf file.",
+        show_default=False,
+    ),
+]
+TextsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TEXTS",
+        help="File of texts: .txt (one text per line), .tsv or .csv (with a header), or .jsonl, "
+        "each also compressed as .gz. Blank texts are left out.",
+        show_default=False,
+    ),
+]
+LayerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--layer",
+        help="Hidden layer: 0 is the embedding layer, -1 the last one; first-last is the average "
+        "of the first and the last [-1].",
+        show_default=False,
+        autocompletion=among("-1", "0", "first-last"),
+    ),
+]
+SpecialOption = Annotated[
+    bool, typer.Option("--special-tokens", help="Count [CLS], </s> and the like as tokens.")
+]
+ModelDeviceOption = Annotated[str | None, typer.Option("--device", help=f"{TORCH_DEVICE}.")]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        envvar="ISOTROPY_CACHE",
+        help="Folder that keeps the vectors of all tokens, so that no text is encoded twice.",
+    ),
 ]
 
 
-class Rate(ProgressColumn):
-    """Rows a second."""
+@dataclass(frozen=True)
+class SourceOptions:
+    """How the vectors of SOURCE are read, and where the work runs."""
 
-    def render(self, task: Any) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} rows/s", style="cyan")
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="Run on threads of this process, a torch device, or a Dask cluster."),
+    ] = EngineName.local
+    device: Annotated[str | None, typer.Option(help=f"{TORCH_DEVICE}; needs --engine torch.")] = (
+        None
+    )
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Address of the Dask scheduler [starts processes on this machine]."),
+    ] = None
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds that --engine dask waits if it has no workers [300].", min=0),
+    ] = None
+    column: ColumnOption = None
+    chunk_rows: Annotated[
+        int | None, typer.Option(help="Rows per chunk [as many as take about 64 MB].", min=1)
+    ] = None
+    skip_bad_rows: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad-rows", help="Leave out rows with NaN or infinity, and count them."
+        ),
+    ] = False
 
-
-class TerminalProgress:
-    """A bar for each pass on a terminal's standard error; nothing where that is not one."""
-
-    def __init__(self) -> None:
-        self.bar = Bar(
-            TextColumn("pass {task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            Rate(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
+    def open(self, source: str, caller: str) -> Source:
+        """The source with that name."""
+        return open_source(
+            source,
+            column=self.column,
+            chunk_rows=self.chunk_rows,
+            skip_bad_rows=self.skip_bad_rows,
+            caller=caller,
         )
-        self.task: Any = None
-        self.n_passes = 0
 
-    def begin(self, n_rows: int) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self.n_passes += 1
-        self.task = self.bar.add_task(str(self.n_passes), total=n_rows)
+    @contextlib.contextmanager
+    def running(self, caller: str, checkpoint: Path | None = None) -> Iterator[Run]:
+        """The run that the options describe, with its progress shown on a terminal."""
+        options = {
+            "torch": {"device": self.device},
+            "dask": {"scheduler": self.scheduler, "worker_timeout": self.worker_timeout},
+        }
+        for engine, values in options.items():
+            for name, value in values.items():
+                if value is not None and engine != self.engine:
+                    raise InputError(
+                        f"{caller}: --{name.replace('_', '-')} needs --engine {engine}, got "
+                        f"{self.engine}."
+                    )
+        given = {k: v for k, v in options.get(self.engine, {}).items() if v is not None}
+        made = named(str(self.engine), **given)
+        try:
+            with (
+                ProgressBar("rows") as bar,
+                using(made, checkpoint=checkpoint, progress=bar, caller=caller) as run,
+            ):
+                yield run
+        finally:
+            made.close()
 
-    def advance(self, n_rows: int) -> None:
-        self.bar.advance(self.task, n_rows)
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How texts are read and encoded."""
+
+    device: ModelDeviceOption = None
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens per batch, including padding [4096; 65536 on a GPU].", min=1),
+    ] = None
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Truncate texts to this many tokens [the model's limit].", min=1),
+    ] = None
+    text_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column with the texts, if it is not text, sentence, question, or both sentence1 "
+            "and sentence2; repeatable.",
+            show_default=False,
+        ),
+    ] = None
+
+    def open(self, texts: str, caller: str) -> Texts:
+        """The texts in a file; tells how many were blank."""
+        found = open_texts(texts, self.text_column or None, caller)
+        if found.n_blank:
+            blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
+            typer.echo(blank, err=True)
+        return found
 
 
 def destination(path: Path | None) -> Path | None:
@@ -213,7 +339,7 @@ def destination(path: Path | None) -> Path | None:
 
 @contextlib.contextmanager
 def beside(out: Path | None) -> Iterator[None]:
-    """Prints go to standard error where the standard output gets a file."""
+    """Print to standard error if the file goes to the standard output."""
     if out != Path("/dev/stdout"):
         yield
         return
@@ -221,46 +347,8 @@ def beside(out: Path | None) -> Iterator[None]:
         yield
 
 
-def opened(source: str, column: str | None, chunk_rows: int | None, skip_bad_rows: bool) -> Source:
-    """The source that the arguments describe."""
-    return open_source(source, column=column, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows)
-
-
-@contextlib.contextmanager
-def running(
-    engine: EngineName,
-    device: str | None,
-    scheduler: str | None,
-    worker_timeout: float | None,
-    checkpoint: Path | None,
-) -> Iterator[Run]:
-    """The run that the arguments describe, with its progress shown on a terminal."""
-    given: dict[str, dict[str, Any]] = {
-        "torch": {"device": device},
-        "dask": {"scheduler": scheduler, "worker_timeout": worker_timeout},
-    }
-    options: dict[str, Any] = {}
-    for goes_with, values in given.items():
-        for name, value in values.items():
-            if value is not None and engine != goes_with:
-                flag = name.replace("_", "-")
-                raise InputError(f"--{flag} goes with --engine {goes_with}, got {engine}.")
-            if value is not None:
-                options[name] = value
-    made: Engine = named(str(engine), **options)
-    progress = TerminalProgress()
-    try:
-        with (
-            progress.bar,
-            using(made, checkpoint=checkpoint, progress=progress) as run,
-        ):
-            yield run
-    finally:
-        made.close()
-
-
 def say(text: str) -> None:
-    """A line for whoever sits at the terminal; nothing where the output is piped."""
+    """A line for a person at the terminal; nothing if the output is piped."""
     if sys.stdout.isatty():
         typer.echo(text)
 
@@ -271,86 +359,7 @@ def say_skipped(n_skipped: int) -> None:
         typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)
 
 
-class Pool(StrEnum):
-    """How token rows become rows."""
-
-    tokens = "tokens"
-    mean = "mean"
-    cls = "cls"
-    last = "last"
-    own = "own"
-
-
-class Level(StrEnum):
-    """Which rows a repair treats."""
-
-    token = "token"
-    sentence = "sentence"
-
-
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model of transformers, sentence-transformers or model2vec: its name on the hub, a "
-        "folder, or a .gguf file.",
-        show_default=False,
-    ),
-]
-TextsArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TEXTS",
-        help="File of texts: .txt (a text a line), .tsv or .csv (with a header), .jsonl, each also "
-        "with .gz. Blank texts are left out.",
-        show_default=False,
-    ),
-]
-LayerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--layer",
-        help="Hidden layer: 0 is the embedding layer, -1 the last; or first-last, the average of "
-        "the first and the last [-1].",
-        show_default=False,
-        autocompletion=among("-1", "0", "first-last"),
-    ),
-]
-POOL_HELP = (
-    "The row of a text: the mean, first (cls) or last of its tokens, or what a "
-    "sentence-transformers model does itself [own where there is one, else mean]"
-)
-SpecialOption = Annotated[
-    bool, typer.Option("--special-tokens", help="Count [CLS], </s> and their like as tokens.")
-]
-ModelDeviceOption = Annotated[str | None, typer.Option("--device", help=f"{TORCH_DEVICE}.")]
-BatchOption = Annotated[
-    int | None,
-    typer.Option(help="Tokens of a batch, padding included [4096; on a GPU 65536].", min=1),
-]
-LengthOption = Annotated[
-    int | None, typer.Option(help="Cut texts at this many tokens [what the model takes].", min=1)
-]
-TextColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--text-column",
-        help="Column with the texts, where it is not text, sentence, question or both of "
-        "sentence1 and sentence2; several times for more.",
-        show_default=False,
-    ),
-]
-CacheOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache",
-        envvar="ISOTROPY_CACHE",
-        help="Folder that keeps the rows of all tokens, so that no text is run twice.",
-    ),
-]
-
-
-def one_layer(layer: str | None) -> int | str:
+def one_layer(layer: str | None, caller: str) -> int | str:
     """The layer that --layer names."""
     if layer is None:
         return -1
@@ -362,18 +371,8 @@ def one_layer(layer: str | None) -> int | str:
         raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from error
 
 
-def opened_texts(texts: str, columns: list[str] | None) -> Texts:
-    """The texts that the arguments describe; says how many were blank."""
-    found = open_texts(texts, columns or None)
-    if found.n_blank:
-        blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
-        typer.echo(blank, err=True)
-    return found
-
-
 @contextlib.contextmanager
-def shown() -> Iterator[TerminalProgress]:
+def shown() -> Iterator[None]:
     """Progress of passes over rows, shown on a terminal."""
-    progress = TerminalProgress()
-    with progress.bar, using(progress=progress):
-        yield progress
+    with ProgressBar("rows") as bar, using(progress=bar):
+        yield

@@ -1,4 +1,4 @@
-"""isotropy embed: from a model and texts to a file of vectors."""
+"""isotropy embed: encode texts into a file of vectors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ import typer
 
 from isotropy.checks import Array
 from isotropy.cli.common import (
-    FILES_OF_ROWS,
     POOL_HELP,
-    BatchOption,
+    VECTOR_FILES,
     CacheOption,
     LayerOption,
-    LengthOption,
     Level,
     ModelArgument,
-    ModelDeviceOption,
     OverwriteOption,
     Pool,
     RepairOption,
     SpecialOption,
-    TextColumnsOption,
+    TextOptions,
     TextsArgument,
-    examples,
+    command,
     offline_unless_reached,
     one_layer,
-    opened_texts,
     say,
     shown,
 )
@@ -43,7 +39,7 @@ from isotropy.sources.guard import guard
 WORD_FILES = (".vec", ".txt")
 
 
-@examples(
+@command(
     "isotropy embed bert-base-cased sentences.txt --out vectors.parquet",
     "isotropy embed bert-base-cased new.txt --repair repair.safetensors --out fixed.parquet",
     "isotropy embed ./my-model pairs.tsv --text-column sentence1 --pool tokens --out tokens.npy",
@@ -51,11 +47,12 @@ WORD_FILES = (".vec", ".txt")
 def embed(
     model: ModelArgument,
     texts: TextsArgument,
+    *,
     out: Annotated[
         Path,
         typer.Option(
-            help=f"File for the vectors: {FILES_OF_ROWS}. Parquet keeps the texts and what "
-            "stands beside them.",
+            help=f"File for the vectors: {VECTOR_FILES}. Parquet also keeps the texts and the "
+            "other columns.",
             show_default=False,
         ),
     ],
@@ -63,25 +60,25 @@ def embed(
     layer: LayerOption = None,
     pool: Annotated[
         Pool | None,
-        typer.Option(help=f"{POOL_HELP}; or tokens, a row for each.", show_default=False),
+        typer.Option(help=f"{POOL_HELP}; tokens keeps them all.", show_default=False),
     ] = None,
     special_tokens: SpecialOption = False,
-    device: ModelDeviceOption = None,
-    batch_tokens: BatchOption = None,
-    max_length: LengthOption = None,
-    text_column: TextColumnsOption = None,
     cache: CacheOption = None,
     repair: RepairOption = None,
     level: Annotated[
         Level | None,
         typer.Option(
-            help="Whether --repair treats each token before pooling, or the pooled rows [what its "
-            "file says, else sentence].",
+            help="Apply --repair to tokens before pooling, or to the pooled vectors [as its file "
+            "says, else sentence].",
             show_default=False,
         ),
     ] = None,
+    options: TextOptions,
 ) -> None:
-    """Write the vectors of TEXTS by MODEL, in order and in bounded memory."""
+    """Encode TEXTS with MODEL and write the vectors to a file.
+
+    The vectors are in the order of the texts. Memory use does not grow with their number.
+    """
     guard(
         {"--out": out},
         {"MODEL": model, "TEXTS": texts, "--repair": repair},
@@ -92,22 +89,22 @@ def embed(
     fitted = None if repair is None else load(repair)
     treated = treated_level(fitted, level, pool)
     offline_unless_reached(model)
-    opened = opened_texts(texts, text_column)
+    opened = options.open(texts, "embed")
     default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,
         layer=number,
         pool=pool or default,
         special_tokens=special_tokens,
-        device=device,
-        batch_tokens=batch_tokens,
-        max_length=max_length,
+        device=options.device,
+        batch_tokens=options.batch_tokens,
+        max_length=options.max_length,
         cache=cache,
     )
     if fitted is not None:
         encoder = encoder.with_repair(fitted, treated)
     with warnings.catch_warnings(), shown():
-        warnings.simplefilter("ignore", IsotropyWarning)  # the number of cut texts comes below
+        warnings.simplefilter("ignore", IsotropyWarning)  # their number is told below
         source = encoder.source(opened)
         source.text_column = "word" if out.suffix in WORD_FILES else None
         sink = target(out, source.n_features, source, overwrite=overwrite, name="--out")
@@ -118,16 +115,16 @@ def embed(
 
 
 def treated_level(fitted: Repair | None, asked: Level | None, pool: Pool | None) -> str:
-    """The level that the arguments and the file of the repair give."""
+    """The level at which the repair is applied: as asked, else as its file says."""
     if fitted is None:
         if asked is not None:
-            raise InputError("--level goes with --repair, got none. Name a repair.")
+            raise InputError("embed: --level needs --repair, got none. Name a repair.")
         return ""
     level = str(asked or fitted.level_ or Level.sentence)
     if level == Level.sentence and pool == Pool.tokens:
         raise InputError(
-            "--repair must be of level token where --pool is tokens, got sentence. Say "
-            "--level token, or pool."
+            "embed: --level must be token with --pool tokens, got sentence. Add --level token, or "
+            "choose another --pool."
         )
     return level
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import sys
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from isotropy import checks
 from isotropy.cli.common import (
@@ -30,26 +28,27 @@ from isotropy.cli.common import (
     SpecialOption,
     among,
     beside,
+    command,
     destination,
-    examples,
-    json_line,
+    listed,
     offline_unless_reached,
     one_layer,
 )
 from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
-from isotropy.evidence import compare as compared
+from isotropy.evidence import compare as compare_repairs
 from isotropy.evidence.advice import diagnose
-from isotropy.evidence.trials import Progress
 from isotropy.models.embeddings import embeddings
 from isotropy.models.encoder import Encoder
 from isotropy.models.keyed import KeyedVectors
 from isotropy.models.loading import is_model, pools_itself
 from isotropy.models.texts import each, open_texts
+from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
 from isotropy.sources.guard import guard
 from isotropy.sources.opening import FORMATS
+from isotropy.tables import json_line
 from isotropy.tasks import Task, open_task
 from isotropy.tasks.pseudo import adjacent
 from isotropy.tasks.word_similarity import WordSimilarity
@@ -57,219 +56,282 @@ from isotropy.tasks.word_similarity import WordSimilarity
 PSEUDO = "pseudo"
 Kind = StrEnum("Kind", {name: name for name in [*Task.by_kind, PSEUDO]})  # type: ignore[misc]
 
-ModelArgument = Annotated[
+VectorsArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL_OR_VECTORS",
-        help="A model (folder, hub name or .gguf), or a file of vectors with a column of texts or "
-        "words; of words, each text is the mean of its words.",
+        help="A model (folder, hub name or .gguf file), or a file of vectors with a column of texts "
+        "or words; from words, the vector of a text is the mean of its words.",
         show_default=False,
     ),
 ]
-DataOption = Annotated[
-    str,
-    typer.Option(
-        help="Folder or file of the task, or its name on the hub; without --task, texts.",
-        show_default=False,
-    ),
-]
-FitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fit-on",
-        help="File of texts that repairs are fitted on, instead of the task's own; several times "
-        "to see how the choice depends on it.",
-    ),
-]
-PoolOption = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        help=f"{POOL_HELP}.",
-        show_default=False,
-        autocompletion=among(*(pool for pool in Pool if pool != Pool.tokens)),
-    ),
-]
-repair_names = among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
-RepairsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A repair, as center, token/whiten or cluster-removal:n_clusters=27,n_components=12; "
-        "several times for more [every repair at its default].",
-        autocompletion=repair_names,
-    ),
-]
-TransductiveOption = Annotated[
-    bool,
-    typer.Option("--transductive", help="Fit on the evaluated text itself, as the papers did."),
-]
-TaskOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="An option of the task, as label=intent, text=utterance or score=rating (names of "
-        "columns), combine=mean, similarity=dot, positive=yes, head=mlp or metric=matthews; "
-        "several times for more.",
-    ),
-]
-HeaderOption = Annotated[
-    str | None,
-    typer.Option(
-        "--header",
-        metavar="NAME,NAME,...",
-        help="Names of the columns of --data, where it has no header: word1,word2,score or "
-        "label,text; _ for one that is not needed.",
-        show_default=False,
-    ),
-]
-TextColumnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--text-column",
-        help="Column with the texts, where a file of vectors has several of words.",
-        show_default=False,
-    ),
-]
+DATA_HELP = "File or folder of the task, or its name on the hub"
+repair_names = listed([*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)])
 
 
-@examples(
+@dataclass(frozen=True)
+class TaskOptions:
+    """How the task is read, and what repairs are fitted on."""
+
+    fit_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="File of texts to fit repairs on, instead of the task's own; repeat it to see "
+            "how the choice depends on the texts.",
+        ),
+    ] = None
+    transductive: Annotated[
+        bool,
+        typer.Option(
+            "--transductive", help="Fit on the evaluated texts themselves, as the papers did."
+        ),
+    ] = False
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of the task, such as label=intent, text=utterance or score=rating "
+            "(names of columns), combine=mean, similarity=dot, positive=yes, head=mlp or "
+            "metric=matthews; repeatable.",
+        ),
+    ] = None
+    header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="Names for the columns of --data if it has no header, such as word1,word2,score "
+            "or label,text; _ for a column to ignore.",
+            show_default=False,
+        ),
+    ] = None
+
+    def open(self, kind: str, data: str, caller: str) -> Task:
+        """The task in --data."""
+        if kind != PSEUDO:
+            found = task_options(kind, self.option or [], caller)
+            if self.header is not None:
+                if "header" not in inspect.signature(Task.by_kind[kind].read).parameters:
+                    raise InputError(
+                        f"{caller}: --header can't be used with --task {kind}, whose files name "
+                        "their columns. Leave it out."
+                    )
+                found["header"] = self.header
+            return open_task(str(kind), data, **found)
+        for name, given in (("option", self.option), ("header", self.header)):
+            if given:
+                raise InputError(
+                    f"{caller}: --{name} can't be used with --task {PSEUDO}. Leave it out."
+                )
+        return adjacent([str(text) for text in each(open_texts(data, None, caller))])
+
+    def texts(self, caller: str) -> dict[str, list[Any]]:
+        """The texts of each file to fit on, by its name."""
+        return {path: list(each(open_texts(path, None, caller))) for path in self.fit_on or ()}
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """How the vectors of texts are made or read."""
+
+    layer: LayerOption = None
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{POOL_HELP}.",
+            show_default=False,
+            autocompletion=among(*(pool for pool in Pool if pool != Pool.tokens)),
+        ),
+    ] = None
+    special_tokens: SpecialOption = False
+    device: ModelDeviceOption = None
+    cache: CacheOption = None
+    column: ColumnOption = None
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the texts, if a file of vectors has several.", show_default=False
+        ),
+    ] = None
+
+    def open(self, model: str, task: Task | None, caller: str) -> tuple[Any, Any]:
+        """The vectors, and the task with those pairs of words that have vectors."""
+        self.refuse_what_is_ignored(model, task, caller)
+        if holds_vectors(model):
+            found: Any = KeyedVectors.load(model, self.text_column, self.column)
+        elif isinstance(task, WordSimilarity):
+            found = embeddings(model)
+        else:
+            found = Encoder(
+                model,
+                layer=one_layer(self.layer, caller),
+                pool=self.pool or ("own" if pools_itself(model) else "mean"),
+                special_tokens=self.special_tokens,
+                device=self.device,
+                cache=self.cache,
+            )
+        if isinstance(task, WordSimilarity):
+            task = task.known(found.words)
+            for name, n_listed in task.n_listed.items():
+                if task.n_kept[name] < n_listed:
+                    kept = f"{task.n_kept[name]:,} of {n_listed:,} pairs of {name!r}"
+                    typer.echo(f"both words are known in {kept}", err=True)
+        return found, task
+
+    def refuse_what_is_ignored(self, model: str, task: Task | None, caller: str) -> None:
+        """Raise if an option was given that has no effect on these vectors."""
+        of_models = {
+            "layer": self.layer,
+            "pool": self.pool,
+            "special-tokens": self.special_tokens,
+            "device": self.device,
+        }
+        of_files = {"column": self.column, "text-column": self.text_column}
+        if holds_vectors(model):
+            ignored, why = of_models, "a file of vectors, for which no model is run"
+        elif isinstance(task, WordSimilarity):
+            ignored = of_models | of_files
+            why = "--task word-similarity, which uses the input embeddings of a model"
+        else:
+            ignored, why = of_files, "a model"
+        for name, given in ignored.items():
+            if given:
+                raise InputError(f"{caller}: --{name} can't be used with {why}. Leave it out.")
+
+
+@command(
     "isotropy compare vectors.parquet --task sts --data pairs.tsv",
     "isotropy compare sentence-transformers/all-MiniLM-L6-v2 --task sts "
-    "--data sentence-transformers/stsb --repairs whiten",
+    "--data sentence-transformers/stsb --repairs center,whiten",
 )
 def compare(
-    model: ModelArgument,
-    task: Annotated[Kind, typer.Option(help="What kind of task.", show_default=False)],
-    data: DataOption,
-    repairs: RepairsOption = None,
-    fit_on: FitOption = None,
-    transductive: TransductiveOption = False,
-    option: TaskOption = None,
-    header: HeaderOption = None,
+    model: VectorsArgument,
+    *,
+    task: Annotated[Kind, typer.Option(help="The kind of task.", show_default=False)],
+    data: Annotated[str, typer.Option(help=f"{DATA_HELP}.", show_default=False)],
+    repairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Repairs separated by commas, such as center,token/whiten or "
+            "cluster-removal:n_clusters=27,n_components=12; repeatable [every repair with its "
+            "default parameters].",
+            autocompletion=repair_names,
+        ),
+    ] = None,
+    task_options: TaskOptions,
     part: Annotated[
         str | None,
         typer.Option(
-            help="train, dev, test or all [dev, else test, else all].",
+            help="Part to evaluate on: train, dev, test or all [dev, else test, else all].",
             autocompletion=among("train", "dev", "test", "all"),
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Fits of clusterings to average.", min=1)] = 5,
-    layer: LayerOption = None,
-    pool: PoolOption = None,
-    special_tokens: SpecialOption = False,
-    device: ModelDeviceOption = None,
-    cache: CacheOption = None,
-    column: ColumnOption = None,
-    text_column: TextColumnOption = None,
+    seeds: Annotated[
+        int, typer.Option(help="Fits to average for repairs that depend on a seed.", min=1)
+    ] = 5,
+    options: VectorOptions,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Score every repair on a task, with intervals and p-values."""
-    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
-    guard({}, inputs, kept={"--cache": cache})
+    """Score every repair on a task, with confidence intervals and p-values.
+
+    Repairs are fitted on texts that are not evaluated. Each is compared with no repair on the same
+    items; p-values are adjusted for the number of repairs (Holm).
+    """
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
+    guard({}, inputs, kept={"--cache": options.cache}, caller="compare")
     offline_unless_reached(model, data)
-    wanted = opened_task(task, data, option, header)
-    texts = joined_texts(fit_on)
-    vectors, wanted = vectors_for(
-        model, wanted, layer, pool, special_tokens, device, cache, column, text_column
-    )
-    with bar() as progress:
-        found = compared(
+    opened = task_options.open(task, data, "compare")
+    texts = task_options.texts("compare").values()
+    vectors, opened = options.open(model, opened, "compare")
+    with ProgressBar("repairs") as bar:
+        found = compare_repairs(
             vectors,
-            wanted,
-            repairs,
-            fit_on=texts,
-            transductive=transductive,
+            opened,
+            separated(repairs),
+            fit_on=[text for some in texts for text in some] or None,
+            transductive=task_options.transductive,
             part=part,
             seeds=seeds,
             seed=seed,
-            progress=progress,
+            progress=bar.update,
         )
     tell(found, as_json)
 
 
-@examples(
+@command(
     "isotropy advise vectors.parquet --task sts --data pairs.tsv --save repair.safetensors",
     "isotropy advise bert-base-cased --task classification --data labels.tsv --budget 4 --json",
 )
 def advise(
-    model: ModelArgument,
-    data: DataOption,
+    model: VectorsArgument,
+    *,
+    data: Annotated[
+        str,
+        typer.Option(help=f"{DATA_HELP}; without --task, a file of texts.", show_default=False),
+    ],
     task: Annotated[
         Kind | None,
         typer.Option(
-            help="What kind of task; pseudo is finding the next line; omit it to get a diagnosis "
-            "only.",
+            help="The kind of task; pseudo is to find the next line of a text file; omit it to "
+            "get a diagnosis only.",
         ),
     ] = None,
     repairs: Annotated[
         list[str] | None,
         typer.Option(
-            help="A repair to choose from, the simplest first, named as for `compare`; several "
-            "times for more [a search over repairs and their parameters].",
+            help="Repairs to choose from, simplest first, written as for `compare`; repeatable "
+            "[a search over all repairs and their parameters].",
             autocompletion=repair_names,
         ),
     ] = None,
-    fit_on: FitOption = None,
-    transductive: TransductiveOption = False,
-    option: TaskOption = None,
-    header: HeaderOption = None,
+    task_options: TaskOptions,
     save: Annotated[
         Path | None,
-        typer.Option(help="File for the chosen repair, which `apply` and `embed --repair` take."),
+        typer.Option(
+            help="File for the recommended repair, to be used with `apply` or `embed --repair`."
+        ),
     ] = None,
     overwrite: OverwriteOption = False,
-    budget: Annotated[int, typer.Option(help="Repairs tried at most.", min=1)] = 24,
-    layer: LayerOption = None,
-    pool: PoolOption = None,
-    special_tokens: SpecialOption = False,
-    device: ModelDeviceOption = None,
-    cache: CacheOption = None,
-    column: ColumnOption = None,
-    text_column: TextColumnOption = None,
+    budget: Annotated[int, typer.Option(help="Try at most this many repairs.", min=1)] = 24,
+    options: VectorOptions,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which repair helps on a task, or to leave the space alone.
+    """Recommend a repair for a task, or advise to leave the space alone.
 
-    Repairs and their parameters are searched on the training part by cross-validation; the
-    selection procedure is tested on unseen folds, and the choice is scored on the test part.
+    Repairs and their parameters are searched on the training part by cross-validation. The
+    selection procedure is tested on unseen folds, and the chosen repair is scored on the test part.
     """
     if task is None:
-        goes_with_task = {
-            "save": save,
-            "fit-on": fit_on,
-            "repairs": repairs,
-            "transductive": transductive,
-            "option": option,
-            "header": header,
-        }
-        for name, given in goes_with_task.items():
+        needs_task = vars(task_options) | {"save": save, "repairs": repairs}
+        for name, given in needs_task.items():
             if given:
-                raise InputError(f"--{name} goes with --task, got none. Name a task.")
+                flag = name.replace("_", "-")
+                raise InputError(f"advise: --{flag} needs --task, got none. Name a task.")
     save = destination(save)
-    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": fit_on}
-    kept = {"--cache": cache}
-    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite)
+    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
+    kept = {"--cache": options.cache}
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
     offline_unless_reached(model, data)
     if task is None:
-        texts = list(each(open_texts(data, None)))
-        vectors, _ = vectors_for(
-            model, None, layer, pool, special_tokens, device, cache, column, text_column
-        )
+        texts = list(each(open_texts(data, None, "advise")))
+        vectors, _ = options.open(model, None, "advise")
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    wanted = opened_task(task, data, option, header)
-    named = named_texts(fit_on)
-    vectors, wanted = vectors_for(
-        model, wanted, layer, pool, special_tokens, device, cache, column, text_column
-    )
-    choices: dict[str, Any] = {"candidates": repairs} if repairs else {}
-    choices |= {"transductive": True} if transductive else {}
-    with bar() as progress:
+    opened = task_options.open(task, data, "advise")
+    named = task_options.texts("advise")
+    vectors, opened = options.open(model, opened, "advise")
+    choices: dict[str, Any] = {"candidates": separated(repairs)} if repairs else {}
+    choices |= {"transductive": True} if task_options.transductive else {}
+    with ProgressBar("repairs") as bar:
         found = find_advice(
-            vectors, wanted, named, budget=budget, seed=seed, progress=progress, **choices
+            vectors,
+            opened,
+            named if len(named) > 1 else next(iter(named.values()), None),
+            budget=budget,
+            seed=seed,
+            progress=bar.update,
+            **choices,
         )
     with beside(save):
         tell(found, as_json)  # before it is saved, which may fail
@@ -284,60 +346,24 @@ def advise(
 
 def tell(found: Any, as_json: bool) -> None:
     """Print what was found, in words or as one JSON object."""
-    plain = json_line(found.to_dict()) if as_json else str(found)
-    typer.echo(plain)
+    typer.echo(json_line(found.to_dict()) if as_json else str(found))
 
 
-@contextlib.contextmanager
-def bar() -> Iterator[Progress]:
-    """Shows on a terminal's standard error how many repairs are done; elsewhere nothing."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    shown = Bar(
-        *columns,
-        TextColumn("repairs"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    rows: dict[str, TaskID] = {}
+def separated(specs: Iterable[str] | None) -> list[str] | None:
+    """The repairs in texts such as "center,whiten:power=0.5,eps=1": a new one has no equals sign.
 
-    def progress(name: str, n_done: int, n_all: int) -> None:
-        if name not in rows:
-            rows[name] = shown.add_task(name, total=n_all)
-            shown.start()  # only now: an encoder shows a bar of its own before
-        shown.update(rows[name], completed=n_done)
-
-    try:
-        yield progress
-    finally:
-        shown.stop()
+    Examples
+    --------
+    >>> separated(["center,whiten:power=0.5,eps=1,token/center"])
+    ['center', 'whiten:power=0.5,eps=1', 'token/center']
+    """
+    if specs is None:
+        return None
+    return [one.strip() for spec in specs for one in re.split(r",(?=[^,=]*(?:[,:]|$))", spec)]
 
 
-def opened_task(
-    kind: str, data: str, options: list[str] | None = None, header: str | None = None
-) -> Task:
-    """The task that the options name."""
-    if kind != PSEUDO:
-        found = task_options(kind, options or [])
-        if (
-            header is not None
-            and "header" not in inspect.signature(Task.by_kind[kind].read).parameters
-        ):
-            raise InputError(
-                f"--header does not go with --task {kind}, whose files have names of "
-                "their own. Leave it out."
-            )
-        found |= {} if header is None else {"header": header}
-        return open_task(str(kind), data, **found)
-    for name, given in (("option", options), ("header", header)):
-        if given:
-            raise InputError(f"--{name} does not go with --task {PSEUDO}. Leave it out.")
-    return adjacent([str(text) for text in each(open_texts(data, None))])
-
-
-def task_options(kind: str, options: list[str]) -> dict[str, Any]:
-    """What each name=value says: the text itself where the task wants one, as of a label."""
+def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
+    """The values of name=value; one that the task wants as text, such as a label, stays text."""
     read = inspect.signature(Task.by_kind[kind].read).parameters
     known = dict(list(read.items())[1:])  # the first is what --data names
     found: dict[str, Any] = {}
@@ -359,21 +385,6 @@ def plain_value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def named_texts(paths: list[str] | None) -> Any:
-    """The texts of each file by its name; None where there is none."""
-    if not paths:
-        return None
-    found = {path: list(each(open_texts(path, None))) for path in paths}
-    return found if len(found) > 1 else found[paths[0]]
-
-
-def joined_texts(paths: list[str] | None) -> Any:
-    """The texts of all files together; None where there is none."""
-    if not paths:
-        return None
-    return [text for path in paths for text in each(open_texts(path, None))]
-
-
 def holds_vectors(model: str) -> bool:
     """Whether this is a file or folder of vectors, rather than a model."""
     path = Path(model)
@@ -381,62 +392,3 @@ def holds_vectors(model: str) -> bool:
         suffixes = {file.suffix for file in path.iterdir()} & set(FORMATS)
         return not is_model(model) and bool(suffixes - {".txt", ".bin", ".safetensors"})
     return not is_model(model) and (os.path.exists(model) or path.suffix in FORMATS)
-
-
-def refuse_what_is_ignored(
-    model: str, task: Task | None, of_models: dict[str, Any], of_files: dict[str, Any]
-) -> None:
-    """Raise where an option was given that the kind of vectors has no use for."""
-    if holds_vectors(model):
-        ignored, why = of_models, "a file of vectors, over which no model is run"
-    elif isinstance(task, WordSimilarity):
-        ignored = of_models | of_files
-        why = "--task word-similarity, which takes the input embeddings of a model"
-    else:
-        ignored, why = of_files, "a model, whose vectors are made here"
-    for name, given in ignored.items():
-        if given:
-            raise InputError(f"--{name} does not go with {why}. Leave it out.")
-
-
-def vectors_for(
-    model: str,
-    task: Task | None,
-    layer: str | None,
-    pool: str | None,
-    special_tokens: bool,
-    device: str | None,
-    cache: Path | None,
-    column: str | None,
-    text_column: str | None,
-) -> tuple[Any, Any]:
-    """What gives vectors of the task's texts, and the task, of words those that are known."""
-    of_models = {
-        "layer": layer,
-        "pool": pool,
-        "special-tokens": special_tokens,
-        "device": device,
-    }
-    of_files = {"column": column, "text-column": text_column}
-    refuse_what_is_ignored(model, task, of_models, of_files)
-    if holds_vectors(model):
-        found: Any = KeyedVectors.load(model, text_column, column)
-    elif isinstance(task, WordSimilarity):
-        found = embeddings(model)
-    else:
-        number = one_layer(layer)
-        found = Encoder(
-            model,
-            layer=number,
-            pool=pool or ("own" if pools_itself(model) else "mean"),
-            special_tokens=special_tokens,
-            device=device,
-            cache=cache,
-        )
-    if isinstance(task, WordSimilarity):
-        task = task.known(found.words)
-        for name, n_listed in task.n_listed.items():
-            if task.n_kept[name] < n_listed:
-                kept = f"{task.n_kept[name]:,} of {n_listed:,} pairs of {name!r}"
-                typer.echo(f"both words are known in {kept}", err=True)
-    return found, task

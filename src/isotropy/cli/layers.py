@@ -14,24 +14,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from isotropy import errors
 from isotropy.cli.common import (
-    BatchOption,
     JsonOption,
-    LengthOption,
     ModelArgument,
-    ModelDeviceOption,
     OverwriteOption,
     SeedOption,
-    TextColumnsOption,
+    TextOptions,
     TextsArgument,
-    examples,
-    json_line,
+    command,
     offline_unless_reached,
-    opened_texts,
     shown,
 )
 from isotropy.geometry import Geometry, measure
@@ -39,6 +32,7 @@ from isotropy.models.encoder import Encoder, cut_off
 from isotropy.models.texts import Text, sampled
 from isotropy.progress import ProgressBar
 from isotropy.sources.sinks import open_sink
+from isotropy.tables import json_line, text_table
 
 KINDS = ("tokens", "cls")
 COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geometry
@@ -82,41 +76,39 @@ class Layers:
         }
 
 
-@examples(
+@command(
     "isotropy layers bert-base-cased sentences.txt",
     "isotropy layers bert-base-cased sentences.txt --against ./my-model --out layers.html",
 )
 def layers(
     model: ModelArgument,
     texts: TextsArgument,
+    *,
     against: Annotated[
-        str | None, typer.Option(help="Another model, measured on the same texts beside it.")
+        str | None, typer.Option(help="Another model, measured on the same texts.")
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File for a chart of -log10 I by layer: .html, which is self-contained, or with "
-            "kaleido .svg, .png or .pdf."
+            help="File for a chart of -log10 I by layer: .html (self-contained), or .svg, .png or "
+            ".pdf (with kaleido)."
         ),
     ] = None,
     overwrite: OverwriteOption = False,
     max_texts: Annotated[
-        int, typer.Option(help="Texts that are run; of more, a sample (--seed).", min=2)
+        int, typer.Option(help="Encode at most this many texts, drawn at random (--seed).", min=2)
     ] = 2000,
     max_tokens: Annotated[
-        int, typer.Option(help="Tokens that are measured; of more, a sample (--seed).", min=2)
+        int, typer.Option(help="Measure at most this many tokens, drawn at random (--seed).", min=2)
     ] = 50_000,
     seed: SeedOption = 0,
-    device: ModelDeviceOption = None,
-    batch_tokens: BatchOption = None,
-    max_length: LengthOption = None,
-    text_column: TextColumnsOption = None,
+    options: TextOptions,
 ) -> None:
-    """Say how evenly each layer of MODEL uses its space over TEXTS.
+    """Measure how isotropic each layer of MODEL is on TEXTS.
 
-    For all tokens but special ones, and for [CLS], or what else is the first token of a text. One
-    pass of the model; the rows are on disk until they are measured.
+    One table is for all tokens but the special ones, one for the first token of each text, such as
+    [CLS]. The model runs once; its vectors are kept on disk until they are measured.
     """
     if out is not None:
         from isotropy.report.page import check_image
@@ -124,16 +116,16 @@ def layers(
         inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
         check_image(out, inputs, overwrite=overwrite, name="--out")
     offline_unless_reached(model, against)
-    opened = opened_texts(texts, text_column)
+    opened = options.open(texts, "layers")
     picked = sampled(opened, max_texts, seed)
     found, remarks = [], []
     for name in (model,) if against is None else (model, against):
         encoder = Encoder(
             name,
             layer="all",
-            device=device,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
+            device=options.device,
+            batch_tokens=options.batch_tokens,
+            max_length=options.max_length,
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", errors.IsotropyWarning)
@@ -243,13 +235,12 @@ def _print(found: Layers, n_texts: int, n_listed: int) -> None:
         n_rows = geometries[0].n_samples
         more = kind == "tokens" and n_rows < found.n_tokens
         drawn = f" of {found.n_tokens:,}, drawn at random" if more else ""
-        title = f"{found.title(kind)}: {n_rows:,} rows{drawn}"
-        table = Table("layer", *COLUMNS, title=title, title_justify="left")
-        for layer, geometry in enumerate(geometries):
-            table.add_row(str(layer), *(f"{show(geometry):.3g}" for show in COLUMNS.values()))
-        for part in table.columns:
-            part.justify = "right"
-        Console().print(table)
+        typer.echo(f"\n{found.title(kind)}: {n_rows:,} rows{drawn}")
+        rows = [
+            (str(layer), *(f"{show(geometry):.3g}" for show in COLUMNS.values()))
+            for layer, geometry in enumerate(geometries)
+        ]
+        typer.echo(text_table(("layer", *COLUMNS), rows, right=range(len(COLUMNS) + 1)))
         still = [i for i, geometry in enumerate(geometries) if math.isnan(geometry.isoscore)]
         if still:
             where = f"{'layer' if len(still) == 1 else 'layers'} {', '.join(map(str, still))}"

@@ -1,4 +1,4 @@
-"""isotropy report: one page that shows the shape of a space."""
+"""isotropy report: a page with charts of a space."""
 
 from __future__ import annotations
 
@@ -10,65 +10,50 @@ import typer
 
 from isotropy.cli.common import (
     CheckpointOption,
-    ChunkOption,
-    ColumnOption,
-    DeviceOption,
-    EngineName,
-    EngineOption,
     OverwriteOption,
-    SchedulerOption,
     SeedOption,
-    SkipOption,
     SourceArgument,
-    WorkerTimeoutOption,
+    SourceOptions,
+    command,
     destination,
-    examples,
-    opened,
-    running,
     say_skipped,
 )
 from isotropy.sources import paths
 from isotropy.writing import is_stream
 
 
-@examples(
+@command(
     "isotropy report vectors.npy",
     "isotropy report vectors.parquet --repair repair.safetensors --out space.html",
 )
 def report(
     source: SourceArgument,
+    *,
     repair: Annotated[
         list[Path] | None,
-        typer.Option(help="Saved repair to show the space after; several times for more."),
+        typer.Option(help="Saved repair; the page shows the space before and after; repeatable."),
     ] = None,
     evidence: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="File of what `compare --json` or `advise --json` printed; several times for more."
-        ),
+        typer.Option(help="Output of `compare --json` or `advise --json` in a file; repeatable."),
     ] = None,
     layers: Annotated[
-        Path | None, typer.Option(help="File of what `layers --json` printed.")
+        Path | None, typer.Option(help="Output of `layers --json` in a file.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     overwrite: OverwriteOption = False,
     title: Annotated[str, typer.Option(help="Heading [the name of SOURCE].")] = "",
     seed: SeedOption = 0,
-    engine: EngineOption = EngineName.local,
-    device: DeviceOption = None,
-    scheduler: SchedulerOption = None,
-    worker_timeout: WorkerTimeoutOption = None,
     checkpoint: CheckpointOption = None,
-    column: ColumnOption = None,
-    chunk_rows: ChunkOption = None,
-    skip_bad_rows: SkipOption = False,
+    options: SourceOptions,
 ) -> None:
-    """Draw the shape of SOURCE on one self-contained HTML page.
+    """Write an HTML page with charts of the vectors in SOURCE.
 
-    Spectrum, partition function, cosines of random pairs, norms, dimensions, the rows themselves
-    with what the file says of them, and evidence where there is some; before and after a repair at
-    a press of a button. Nothing on the page is fetched from anywhere. Its size does not grow with
-    the rows: what cannot be summed up is drawn of a sample.
+    It shows the spectrum, the partition function, cosines of random pairs, norms, dimensions, and
+    the rows themselves with the other columns of the file; with --repair also the space after the
+    repair, and with --evidence whether that helps. The page is self-contained: it loads nothing
+    from the network. Its size does not grow with the number of rows; single rows are shown for a
+    sample.
     """
     from isotropy.report import write
     from isotropy.report.page import check_page
@@ -77,8 +62,8 @@ def report(
     kept = {"--checkpoint": checkpoint}
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
-    rows = opened(source, column, chunk_rows, skip_bad_rows)
-    with running(engine, device, scheduler, worker_timeout, checkpoint) as run:
+    rows = options.open(source, "report")
+    with options.running("report", checkpoint) as run:
         write(
             rows,
             page,

@@ -1,4 +1,4 @@
-"""isotropy show: what a saved repair is, and how to apply it."""
+"""isotropy show: a description of a saved repair."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import typer
 
-from isotropy.cli.common import JsonOption, RepairArgument, examples, json_line
+from isotropy.cli.common import JsonOption, RepairArgument, command
 from isotropy.errors import one_line
 from isotropy.repairs.base import is_affine, read
+from isotropy.tables import json_line
 
 LONGEST = 2000  # characters of a line
 
 
-@examples("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
+@command("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
 def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
-    """Say what a saved repair is, what it was fitted on, and how to apply it."""
+    """Describe a saved repair: what it is, what it was fitted on, how to apply it."""
     found = described(repair)
     if as_json:
         typer.echo(json_line(found))
@@ -26,11 +27,11 @@ def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
     lines = {
         "repair": f"{found['method']}({params})",
         "fitted on": f"{found['n_samples']:,} rows of {found['n_features']} dimensions",
-        "gives": f"rows of {found['n_features_out']} dimensions",
+        "output": f"rows of {found['n_features_out']} dimensions",
         "level": {
-            "token": "token: each token's row, before pooling",
-            "sentence": "sentence: the row of a text, after pooling",
-        }.get(found["level"], "not said: rows like those it was fitted on"),
+            "token": "token: the rows of tokens, before pooling",
+            "sentence": "sentence: the rows of texts, after pooling",
+        }.get(found["level"], "not recorded: rows like those it was fitted on"),
         "form": "one matrix and one bias" if found["affine"] else "not affine",
         "note": found["note"] or "none",
         "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
@@ -41,7 +42,7 @@ def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """What a saved repair says of itself, as plain values."""
+    """The contents of a saved repair as plain values."""
     fitted, header = read(path)
     file = shlex.quote(str(path))
     of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
