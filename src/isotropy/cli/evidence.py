@@ -60,11 +60,12 @@ VectorsArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL_OR_VECTORS",
-        help="A model (folder, hub name or .gguf file), or a file of vectors with a column of texts "
-        "or words; from words, the vector of a text is the mean of its words.",
+        help="A model (folder, hub name or .gguf file), or a file of vectors with a column of "
+        "texts or words; with words, a text is the mean of its words.",
         show_default=False,
     ),
 ]
+pool_names = among(*(pool for pool in Pool if pool != Pool.tokens))
 DATA_HELP = "File or folder of the task, or its name on the hub"
 repair_names = listed([*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)])
 
@@ -139,7 +140,7 @@ class VectorOptions:
         typer.Option(
             help=f"{POOL_HELP}.",
             show_default=False,
-            autocompletion=among(*(pool for pool in Pool if pool != Pool.tokens)),
+            autocompletion=pool_names,
         ),
     ] = None
     special_tokens: SpecialOption = False
