@@ -18,35 +18,41 @@ from isotropy.tables import json_line
 
 TOUR = {  # heading in the help: its commands, each with its module and the first line of its help
     "Start here": {
-        "demo": ("demo", "Measure, repair, compare, advise and draw two real embedding spaces."),
-        "doctor": (
-            "doctor",
-            "Say which extras, device and BLAS are there, and what each missing one would enable.",
-        ),
+        "demo": ("demo", "Measure, repair and test two real embedding spaces."),
+        "doctor": ("doctor", "Check the installation: packages, extras, device and BLAS."),
     },
     "Measure and see": {
         "measure": ("measure", "Measure how isotropic the vectors in SOURCE are."),
-        "report": ("report", "Draw the shape of SOURCE on one self-contained HTML page."),
-        "layers": ("layers", "Say how evenly each layer of MODEL uses its space over TEXTS."),
-        "embed": ("embed", "Write the vectors of TEXTS by MODEL, in order and in bounded memory."),
+        "report": ("report", "Write an HTML page with charts of the vectors in SOURCE."),
+        "layers": ("layers", "Measure how isotropic each layer of MODEL is on TEXTS."),
+        "embed": ("embed", "Encode TEXTS with MODEL and write the vectors to a file."),
     },
     "Repair": {
-        "repair": ("repair", "Fit a repair to SOURCE, save it, and write the repaired rows."),
-        "apply": ("repair", "Treat SOURCE with a saved repair, row by row, in order."),
-        "show": ("show", "Say what a saved repair is, what it was fitted on, and how to apply it."),
+        "repair": ("repair", "Fit a repair to SOURCE, save it, and write the repaired vectors."),
+        "apply": ("repair", "Apply a saved repair to the vectors in SOURCE."),
+        "show": (
+            "show",
+            "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
+        ),
     },
     "Evidence": {
-        "compare": ("evidence", "Score every repair on a task, with intervals and p-values."),
-        "advise": ("evidence", "Say which repair helps on a task, or to leave the space alone."),
+        "compare": (
+            "evidence",
+            "Score every repair on a task, with confidence intervals and p-values.",
+        ),
+        "advise": (
+            "evidence",
+            "Recommend a repair for a task, or advise to leave the space alone.",
+        ),
         "calibrate": (
             "calibrate",
-            "Say what a high cosine is in this space: the threshold for a false-match rate.",
+            "Find out what a high cosine is: the threshold for a false-match rate.",
         ),
     },
     "Train": {
         "train": (
             "train",
-            "Fine-tune with and without calibration, over seeds, and test whether it helped.",
+            "Fine-tune models with and without calibration, and test whether it helped.",
         ),
     },
 }
@@ -138,7 +144,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="isotropy COMMAND --help explains a command, and ends with examples to copy.")
+@app.callback(epilog="isotropy COMMAND --help explains a command and ends with examples to copy.")
 def main(
     version: Annotated[
         bool,
@@ -147,15 +153,15 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Measure how evenly an embedding space is used, and repair it where it is not.
+    """Measure how evenly an embedding space is used, repair it, and test if that helps.
 
     \b
     A first tour:
       1. isotropy demo                   two real spaces, measured and repaired
-      2. isotropy measure vectors.npy    numbers and a verdict on a file of yours
+      2. isotropy measure vectors.npy    numbers and a verdict on your vectors
          isotropy report vectors.npy     the same on a page with charts
       3. isotropy advise vectors.parquet --task sts --data pairs.tsv
-         does a repair help on your task, and which one? Or: leave it alone
+         whether a repair helps on your task, and which one
       4. isotropy repair vectors.npy --method whiten --save repair.safetensors
          isotropy apply repair.safetensors new.npy --out fixed.npy
     """

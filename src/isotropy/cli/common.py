@@ -260,9 +260,7 @@ class SourceOptions:
     ] = None
     skip_bad_rows: Annotated[
         bool,
-        typer.Option(
-            "--skip-bad-rows", help="Leave out rows with NaN or infinity, and count them."
-        ),
+        typer.Option("--skip-bad-rows", help="Leave out rows with NaN or infinity; count them."),
     ] = False
 
     def open(self, source: str, caller: str) -> Source:

@@ -1,4 +1,4 @@
-"""isotropy demo: two real spaces, measured, repaired, and told apart by a task."""
+"""isotropy demo: two real spaces, measured, repaired and tested."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ import warnings
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from isotropy.cli.common import OverwriteOption, SeedOption, examples
+from isotropy.cli.common import OverwriteOption, SeedOption, command
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, reason
 from isotropy.examples import SETS, WordVectors
 from isotropy.geometry import measure
 from isotropy.models import KeyedVectors
 from isotropy.repairs import AllButTheTop
+from isotropy.tables import text_table
 from isotropy.writing import explained, mark, shown, whole, written_by_us
 
 SHOWN = ("mean_cosine", "mean_norm_ratio", "partition_isotropy", "isoscore", "effective_rank")
 COMPARED = ("center", "scaled-center", "all-but-the-top", "whiten", "cluster-removal")
 WRITTEN = (".parquet", "-repair.safetensors", ".html")  # files of a space
-SEARCHED = 8  # candidates that are tried when one is chosen
+BUDGET = 8  # repairs that advise tries
 
 
-@examples("isotropy demo", "isotropy demo --space wordllama --out shown")
+@command("isotropy demo", "isotropy demo --space wordllama --out shown")
 def demo(
     space: Annotated[
-        str | None, typer.Option(help=f"Only one space, {' or '.join(SETS)}.", show_default=False)
+        str | None,
+        typer.Option(help=f"Show one space only: {' or '.join(SETS)}.", show_default=False),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the vectors, the page and the repair.")
-    ] = Path("isotropy-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the vectors, pages and repairs.")] = Path(
+        "isotropy-demo"
+    ),
     overwrite: OverwriteOption = False,
     seed: SeedOption = 0,
 ) -> None:
-    """Measure, repair, compare, advise and draw two real embedding spaces.
+    """Measure, repair and test two real embedding spaces.
 
-    They come inside packages. One gains from a repair, the other should be left alone; a list of
-    graded word pairs tells which. Files of an earlier demo are replaced, others are not.
+    Their vectors come with Python packages, so nothing is downloaded. One space gains from a
+    repair, the other should be left alone; a list of word pairs with human ratings tells which.
+    Files of an earlier demo are replaced, others are not.
     """
     if space is not None and space not in SETS:
         raise InputError(f"--space must be one of {', '.join(SETS)}, got {space!r}.")
@@ -60,16 +62,14 @@ def demo(
         try:
             words = SETS[name]()
         except MissingExtraError as error:
-            console.print(f"[yellow]{name} is left out.[/] {escape(str(error))}\n")
+            console.print(f"[yellow]{name} was left out.[/] {escape(str(error))}\n")
             continue
         _present(console, name, words, pairs, out, seed)
         seen.append(name)
     if not seen:
         raise typer.Exit(2)
     first = shlex.quote(str(out / f"{seen[0]}.parquet"))
-    console.print(
-        f"All of it took {time.perf_counter() - begun:.0f} s. What to try next:", style="bold"
-    )
+    console.print(f"This took {time.perf_counter() - begun:.0f} s. What to try next:", style="bold")
     for line in (
         f"isotropy measure {first}",
         f"isotropy calibrate {first} --score 0.6",
@@ -83,6 +83,7 @@ def _present(
     console: Console, name: str, words: WordVectors, pairs: Path, out: Path, seed: int
 ) -> None:
     from isotropy.evidence import advise, compare
+    from isotropy.evidence.comparison import HEAD, cells
     from isotropy.tasks import WordSimilarity
 
     rows = words.vectors[list(words.row_of.values())]
@@ -100,12 +101,12 @@ def _present(
         warnings.simplefilter("ignore", IsotropyWarning)
         task = WordSimilarity.read(pairs).known(vectors)
         compared = compare(vectors, task, COMPARED, seeds=1, seed=seed)
-        advice = advise(vectors, task, budget=SEARCHED, seed=seed)
-    console.print(_table(compared.results))
+        advice = advise(vectors, task, budget=BUDGET, seed=seed)
+    console.print(text_table(HEAD, map(cells, compared.results), {1, 2}), highlight=False)
     console.print(
-        f"Correlation ({compared.results[0].metric}) x 100 of cosines with the grades of "
-        f"{compared.results[0].n_items} pairs; gain over none with its 95 % interval and p, each "
-        f"repair fitted on the other words, seed {seed}.",
+        f"Correlation ({compared.results[0].metric}, x 100) of cosines with the ratings of "
+        f"{compared.results[0].n_items} word pairs, and the gain over no repair. Repairs were "
+        f"fitted on the other words; seed {seed}.",
         style="dim",
     )
     console.print(str(advice), style="bold green", highlight=False)
@@ -121,7 +122,7 @@ def _present(
     try:
         from isotropy.report import write
     except MissingExtraError as error:
-        console.print(f"[yellow]The page is left out.[/] {escape(str(error))}\n")
+        console.print(f"[yellow]The page was left out.[/] {escape(str(error))}\n")
         return
     write(
         vectors,
@@ -136,41 +137,23 @@ def _present(
     console.print(f"The page:   {page}\n", soft_wrap=True, markup=False)
 
 
-def _table(results: Any) -> Table:
-    from isotropy.evidence.advice import plain, signed
-
-    table = Table("repair", "score", "gain", "95 % interval", "p (Holm)")
-    for result in results:
-        low, high = (100 * end for end in result.interval)
-        gain = (
-            signed(100 * result.difference),
-            f"{signed(low)} to {signed(high)}",
-            f"{result.p_holm:.4f}",
-        )
-        same = result.candidate.method == "none"
-        table.add_row(
-            str(result.candidate), plain(100 * result.score), *(("",) * 3 if same else gain)
-        )
-    return table
-
-
 def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
-    """The file of word pairs in the folder, which is made; raises where others' files are."""
+    """Make the folder and its file of word pairs; raise if other files are in the way."""
     written = ["pairs.tsv"]
     written += [f"{space}{end}" for space in spaces for end in WRITTEN]
     for name in sorted(set(written) - written_by_us(out)):
         if os.path.lexists(out / name) and not overwrite:
             raise InputError(
-                f"--out must not hold {shown(name)} of yours, or of an earlier demo and "
-                f"changed since, got {shown(out)}. Add --overwrite to replace it."
+                f"demo: --out must not hold a {shown(name)} that the demo did not write, or that "
+                f"was changed since, got {shown(out)}. Add --overwrite to replace it."
             )
     pairs = out / "pairs.tsv"
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"--out {shown(out)} could not be made ({reason(error)}). Choose another."
-        ) from error
+            f"demo: --out {shown(out)} could not be created ({reason(error)}). Choose another."
+        ) from None
     with (
         resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,
         explained(pairs),

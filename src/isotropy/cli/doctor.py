@@ -1,4 +1,4 @@
-"""isotropy doctor: what is installed here, and what more could be."""
+"""isotropy doctor: what is installed, what is missing, and what is broken."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import importlib.util
 import os
 import platform
 import re
-from collections.abc import Iterable
+import shutil
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_info
 
 from isotropy._version import __version__
-from isotropy.cli.common import JsonOption, examples, json_line
+from isotropy.cli.common import JsonOption, command
 from isotropy.engines.local import n_threads
+from isotropy.tables import json_line, text_table
 
 CORE = "core"
 ENABLES = {  # extra: what it is for
-    "torch": "tensors, and a GPU for large files: --engine torch",
-    "models": "models over texts: embed, layers, and compare and advise on a model",
-    "train": "keeping a space even while a model is trained: train",
-    "dask": "a cluster for files of many hours: --engine dask",
-    "report": "the page with charts: report, and layers --out",
-    "demo": "the word vectors of wordllama for demo",
+    "torch": "torch tensors, and a GPU for large files: --engine torch",
+    "models": "encoding texts: embed, layers, and compare and advise with a model",
+    "train": "fine-tuning with calibration: train",
+    "dask": "a cluster for very large files: --engine dask",
+    "report": "pages and charts: report, layers --out",
+    "demo": "the wordllama vectors of demo",
 }
-MODULES = {"scikit-learn": "sklearn", "dask": "distributed"}  # where not the package's own name
+MODULES = {"scikit-learn": "sklearn", "dask": "distributed"}  # if not the package's own name
 SLOW = {"torch", "transformers", "accelerate", "sentence-transformers"}  # seconds to import
 FOLDERS = ("ISOTROPY_MODELS", "ISOTROPY_DATA", "ISOTROPY_CACHE")
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 
 
-@examples("isotropy doctor", "isotropy doctor --deep --json")
+@command("isotropy doctor", "isotropy doctor --deep --json")
 def doctor(
     deep: Annotated[
         bool,
         typer.Option(
             "--deep",
-            help="Import torch and what needs it too, rather than look whether they are there.",
+            help="Also import torch and what needs it, instead of only looking for them.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which extras, device and BLAS are there, and what each missing one would enable.
+    """Check the installation: packages, extras, device and BLAS.
 
-    The exit code is 0, or 1 where a package is installed but cannot be imported.
+    Lists what each missing extra would add, and how to install it. The exit code is 1 if an
+    installed package can't be imported, else 0.
     """
     found = examined(deep)
     if as_json:
@@ -61,7 +61,7 @@ def doctor(
 
 
 def examined(deep: bool = False) -> dict[str, Any]:
-    """What is here, as plain values."""
+    """The findings as plain values."""
     wanted = required()
     packages = {name: version(name) for names in wanted.values() for name in names}
     there = [name for name, found in packages.items() if found is not None]
@@ -104,7 +104,7 @@ def required() -> dict[str, list[str]]:
 
 
 def version(package: str) -> str | None:
-    """The installed version of a package; None where there is none."""
+    """The installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -112,20 +112,20 @@ def version(package: str) -> str | None:
 
 
 def fault(package: str, run: bool) -> str:
-    """Why an installed package cannot be imported; empty where it can."""
+    """Why an installed package can't be imported; empty if it can."""
     module = MODULES.get(package, package.replace("-", "_"))
     try:
         if run:
             importlib.import_module(module)
         elif importlib.util.find_spec(module) is None:
             return f"there is no module {module}"
-    except Exception as error:  # whatever a package does when it is imported
+    except Exception as error:  # a package may raise anything when it is imported
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return ""
 
 
 def cuda(deep: bool) -> tuple[str, str]:
-    """The CUDA device, and why torch cannot be asked; torch is left alone where no driver is."""
+    """The CUDA device, and why torch can't be imported; not imported if there is no driver."""
     if not (deep or has_driver()):
         return "none: there is no CUDA driver", ""
     why = fault("torch", run=True)
@@ -134,7 +134,7 @@ def cuda(deep: bool) -> tuple[str, str]:
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
-        return f"none: torch {'sees no device' if built else 'is built for the CPU alone'}", ""
+        return f"none: torch {'finds no device' if built else 'is built for the CPU only'}", ""
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"cuda: {', '.join(names)}", ""
 
@@ -149,7 +149,7 @@ def has_driver() -> bool:
 
 
 def blas() -> list[dict[str, Any]]:
-    """The libraries that multiply matrices, each once, with their threads."""
+    """The BLAS libraries in use, with their threads."""
     found = [
         {"name": one["internal_api"], "version": one["version"], "n_threads": one["num_threads"]}
         for one in threadpool_info()
@@ -167,12 +167,12 @@ def folder(variable: str) -> dict[str, Any]:
 def _print(found: dict[str, Any]) -> None:
     typer.echo(f"isotropy {found['isotropy']}, Python {found['python']}, {found['platform']}")
     typer.echo(f"device   {found['device']}")
-    typer.echo(f"BLAS     {_listed(map(_named, found['blas'])) or 'unknown'}")
+    typer.echo(f"BLAS     {', '.join(map(_named, found['blas'])) or 'unknown'}")
     typer.echo(f"cores    {found['n_cores']}")
     for name, place in found["folders"].items():
-        state = "" if place["exists"] else ", where there is no folder"
+        state = "" if place["exists"] else ", which does not exist"
         typer.echo(f"{name}  {'not set' if place['path'] is None else place['path'] + state}")
-    table = Table("extra", "there", "packages", "what it is for")
+    rows = []
     for extra, about in found["extras"].items():
         packages = [
             f"{name} {'BROKEN' if name in found['broken'] else number or 'missing'}"
@@ -180,20 +180,17 @@ def _print(found: dict[str, Any]) -> None:
         ]
         whole = not found["broken"].keys() & about["packages"].keys()
         there = ("yes" if whole else "broken") if about["there"] else "no"
-        table.add_row(extra, there, _listed(packages), about["enables"])
-    Console(markup=False, highlight=False).print(table)
+        rows.append((extra, there, ", ".join(packages), about["enables"]))
+    head = ("extra", "installed", "packages", "what it is for")
+    typer.echo(text_table(head, rows, width=shutil.get_terminal_size((110, 24)).columns))
     for about in found["extras"].values():
         if not about["there"]:
             typer.echo(f"{about['install'] or 'pip install isotropy'}  # {about['enables']}")
     for name, why in found["broken"].items():
-        typer.echo(f"{name} is installed but cannot be imported ({why}). Install it again.")
+        typer.echo(f"{name} is installed but can't be imported ({why}). Install it again.")
 
 
 def _named(library: dict[str, Any]) -> str:
     n_threads = library["n_threads"]
     threads = f"{n_threads} {'thread' if n_threads == 1 else 'threads'}"
     return f"{library['name']} {library['version'] or ''} on {threads}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

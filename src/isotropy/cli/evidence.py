@@ -77,8 +77,8 @@ class TaskOptions:
     fit_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="File of texts to fit repairs on, instead of the task's own; repeat it to see "
-            "how the choice depends on the texts.",
+            help="File of texts to fit repairs on, instead of the task's own; repeatable: "
+            "`compare` joins the files, `advise` shows how the choice depends on them.",
         ),
     ] = None
     transductive: Annotated[

@@ -1,4 +1,4 @@
-"""isotropy train: does calibration while a model is trained help?"""
+"""isotropy train: does calibration during fine-tuning help?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from isotropy.cli.common import JsonOption, ModelDeviceOption, examples, json_line
+from isotropy.cli.common import JsonOption, ModelDeviceOption, command
+from isotropy.tables import json_line
 
 ALL = "all"
 METHODS = (
@@ -26,7 +27,7 @@ METHODS = (
 
 
 class Schedule(StrEnum):
-    """How the learning rate goes."""
+    """How the learning rate changes."""
 
     constant = "constant"
     linear = "linear"
@@ -34,7 +35,7 @@ class Schedule(StrEnum):
 
 
 class Precision(StrEnum):
-    """What a training step is computed in."""
+    """The arithmetic of a training step."""
 
     float32 = "float32"
     tf32 = "tf32"
@@ -42,13 +43,13 @@ class Precision(StrEnum):
 
 
 class Evaluated(StrEnum):
-    """What scores are of."""
+    """The part that is scored."""
 
     dev = "dev"
     test = "test"
 
 
-@examples(
+@command(
     "isotropy train rte --model ./my-model --method none --method cosine --data data --out runs",
     "isotropy train rte cola --model bert-base-cased --method all --seeds 2 --data data --out runs",
 )
@@ -65,33 +66,33 @@ def train(
     model: Annotated[
         list[str],
         typer.Option(
-            help="Model of transformers: its folder, its name in --models or on the hub; several "
-            "times for more.",
+            help="A transformers model: its folder, or its name in --models or on the hub; "
+            "repeatable.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder with one JSON file a run; what is there is not run again.",
+            help="Folder for one JSON file per run; finished runs are not repeated.",
             show_default=False,
         ),
     ],
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(METHODS)}, or all; several times for more. Options come after a "
-            "colon: cosine:weight=0.1,on=output [none]. isobn and isotropy-layer are not for "
-            "text that is generated.",
+            help=f"{', '.join(METHODS)}, or all; repeatable. Options follow a colon: "
+            "cosine:weight=0.1,on=output [none]. isobn and isotropy-layer don't work for "
+            "generation.",
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs per method, each with its own seed.", min=1)] = 3,
     search: Annotated[
         bool,
         typer.Option(
             "--search",
-            help="Choose the weight of each regulariser on a fifth of the training items first: "
+            help="First choose the weight of each regularizer on a fifth of the training items: "
             "cosine from 0.01 to 10, spectrum from 1e-5 to 1e-2, isoscore-star from -1 to 10.",
         ),
     ] = False,
@@ -99,13 +100,13 @@ def train(
         Path | None,
         typer.Option(
             envvar="ISOTROPY_DATA",
-            help="Folder with a folder for each task, such as rte/train.tsv and rte/dev.tsv with "
-            "columns label, sentence1, sentence2; what it does not hold comes from the hub.",
+            help="Folder with a subfolder for each task, such as rte/train.tsv and rte/dev.tsv "
+            "with columns label, sentence1, sentence2; other tasks come from the hub.",
         ),
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(envvar="ISOTROPY_MODELS", help="Folder in which models are looked for first."),
+        typer.Option(envvar="ISOTROPY_MODELS", help="Folder in which to look for models first."),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
@@ -117,25 +118,27 @@ def train(
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Items of a step [32; generation 48].", min=2)
+        int | None, typer.Option(help="Items per step [32; generation 48].", min=2)
     ] = None,
     schedule: Annotated[
         Schedule | None,
         typer.Option(
-            help="Of the learning rate [constant; generation polynomial].", show_default=False
+            help="How the learning rate changes [constant; generation polynomial].",
+            show_default=False,
         ),
     ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of AdamW [0].")] = None,
-    clip: Annotated[float | None, typer.Option(help="Largest norm of a gradient [1].")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW [0].")] = None,
+    clip: Annotated[float | None, typer.Option(help="Clip gradients to this norm [1].")] = None,
     validation: Annotated[
         float | None,
         typer.Option(
-            help="Share of the training items kept to stop early by; 0 trains all epochs [0]."
+            help="Share of the training items held out for early stopping; 0 trains for all "
+            "epochs [0]."
         ),
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(help="Epochs without gain before training stops early [3].", min=1),
+        typer.Option(help="Stop early after this many epochs without improvement [3].", min=1),
     ] = None,
     max_train: Annotated[
         int | None, typer.Option(help="Train on at most this many items.", min=2)
@@ -144,34 +147,38 @@ def train(
         int | None, typer.Option(help="Evaluate on at most this many items.", min=2)
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Cut texts at this many tokens [128; generation 512].", min=8)
+        int | None,
+        typer.Option(help="Truncate texts to this many tokens [128; generation 512].", min=8),
     ] = None,
     max_target: Annotated[
-        int | None, typer.Option(help="Cut targets at this many tokens [128].", min=2)
+        int | None, typer.Option(help="Truncate targets to this many tokens [128].", min=2)
     ] = None,
-    beams: Annotated[int | None, typer.Option(help="Beams of generation [1].", min=1)] = None,
+    beams: Annotated[int | None, typer.Option(help="Beams for generation [1].", min=1)] = None,
     part: Annotated[
         Evaluated | None,
-        typer.Option(help="What scores are of [dev].", show_default=False),
+        typer.Option(help="Part to score [dev].", show_default=False),
     ] = None,
     precision: Annotated[
         Precision | None,
-        typer.Option(help="Of training steps; bf16 is autocast [float32].", show_default=False),
+        typer.Option(
+            help="Precision of training steps; bf16 uses autocast [float32].", show_default=False
+        ),
     ] = None,
     device: ModelDeviceOption = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time, in processes.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process.", min=1)] = 1,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Run again what is there, and replace its files.")
+        bool, typer.Option("--overwrite", help="Repeat finished runs, and replace their files.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fine-tune with and without calibration, over seeds, and test whether it helped.
+    """Fine-tune models with and without calibration, and test whether it helped.
 
-    Every run is scored and its geometry measured before and after. The table gives mean, deviation
-    and median over seeds, and for each method a Welch t-test against none, adjusted for the number
-    of methods (Holm). An interrupted run resumes where it stopped. Defaults follow the papers.
+    Every run is scored, and its geometry is measured before and after. The table gives the mean,
+    standard deviation and median over seeds, and for each method a Welch t-test against none,
+    adjusted for the number of methods (Holm). An interrupted command resumes where it stopped.
+    Defaults follow the papers.
     """
-    from isotropy.losses import functional  # noqa: F401  says so where torch is missing
+    from isotropy.losses import functional  # noqa: F401  fails now if torch is missing
     from isotropy.trial.summary import NONE, summary, table
     from isotropy.trial.trial import Trial
 
@@ -214,13 +221,13 @@ def train(
     else:
         typer.echo(table(rows))
         if any(row.method != NONE and math.isnan(row.difference) for row in rows):
-            typer.echo("Nothing is compared where there is no finished run of none.", err=True)
+            typer.echo("Nothing to compare with: no run of none has finished.", err=True)
         elif seeds == 1 and len(rows) > 1:
-            typer.echo("One seed has no spread to test a change by: take more --seeds.", err=True)
+            typer.echo("A change can't be tested with one seed. Use more --seeds.", err=True)
 
 
 def _say_run(record: dict[str, Any]) -> None:
-    """A line for each run as it ends, for whoever sits at the terminal."""
+    """A line for each finished run, if standard error is a terminal."""
     if sys.stderr.isatty():
         score = f"{100 * record['score']:.2f}" if record["status"] == "finished" else "-"
         names = " ".join(str(record[name]) for name in ("model", "task", "spec"))

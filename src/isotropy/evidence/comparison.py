@@ -117,7 +117,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         parts = [
             tables.html_table(
-                HEAD, [_cells(result) for result in part], f"{task}: {_about(part[0])}"
+                HEAD, [cells(result) for result in part], f"{task}: {_about(part[0])}"
             )
             for task, part in self._by_task().items()
         ]
@@ -133,7 +133,7 @@ class Comparison:
         lines = []
         for task, part in self._by_task().items():
             lines.append(f"{task}: {_about(part[0])}")
-            lines.append(tables.text_table(HEAD, [_cells(result) for result in part], {1, 2}))
+            lines.append(tables.text_table(HEAD, [cells(result) for result in part], {1, 2}))
         return "\n".join([*lines, *self.notes])
 
 
@@ -147,7 +147,7 @@ def _about(result: Result) -> str:
     return f"{result.metric}, {result.n_items:,} items, fitted on {result.fitted_on}"
 
 
-def _cells(result: Result) -> tuple[str, ...]:
+def cells(result: Result) -> tuple[str, ...]:
     """Repair, score, gain, interval and p as they are written; the last three not of none."""
     head = (str(result.candidate), plain(100 * result.score))
     if result.candidate.method == NONE:
