@@ -233,7 +233,7 @@ def compare(
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Score every repair on a task, with confidence intervals and p-values.
+    """Score every repair on a task, with intervals and p-values.
 
     Repairs are fitted on texts that are not evaluated. Each is compared with no repair on the same
     items; p-values are adjusted for the number of repairs (Holm).
@@ -298,7 +298,7 @@ def advise(
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Recommend a repair for a task, or advise to leave the space alone.
+    """Recommend a repair for a task, or to leave the space alone.
 
     Repairs and their parameters are searched on the training part by cross-validation. The
     selection procedure is tested on unseen folds, and the chosen repair is scored on the test part.

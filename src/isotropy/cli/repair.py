@@ -36,7 +36,7 @@ from isotropy.sources.guard import guard
 
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
 OUT_HELP = f"File for the repaired vectors: {VECTOR_FILES}, which --engine dask needs."
-Method = StrEnum("Method", {name: name for name in Repair.by_name})  # type: ignore[misc]
+RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
 
 
 @command(
@@ -47,7 +47,7 @@ Method = StrEnum("Method", {name: name for name in Repair.by_name})  # type: ign
 def repair(
     source: SourceArgument,
     *,
-    method: Annotated[Method, typer.Option(help="The repair to fit.", show_default=False)],
+    method: Annotated[RepairName, typer.Option(help="The repair to fit.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     save: Annotated[
         Path | None, typer.Option(help="File for the fitted repair, to be used with `apply`.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +35,7 @@ class Schedule(StrEnum):
     polynomial = "polynomial"
 
 
-class Precision(StrEnum):
+class StepPrecision(StrEnum):
     """The arithmetic of a training step."""
 
     float32 = "float32"
@@ -47,6 +48,68 @@ class Evaluated(StrEnum):
 
     dev = "dev"
     test = "test"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a model is fine-tuned and scored; None for the default of the task."""
+
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
+    ] = None
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; generation 3e-5]."
+        ),
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option(help="Items per step [32; generation 48].", min=2)
+    ] = None
+    schedule: Annotated[
+        Schedule | None,
+        typer.Option(
+            help="How the learning rate changes [constant; generation polynomial].",
+            show_default=False,
+        ),
+    ] = None
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW [0].")] = None
+    clip: Annotated[float | None, typer.Option(help="Clip gradients to this norm [1].")] = None
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the training items held out for early stopping; 0 trains for all "
+            "epochs [0]."
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Stop early after this many epochs without improvement [3].", min=1),
+    ] = None
+    max_train: Annotated[
+        int | None, typer.Option(help="Train on at most this many items.", min=2)
+    ] = None
+    max_eval: Annotated[
+        int | None, typer.Option(help="Evaluate on at most this many items.", min=2)
+    ] = None
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Truncate texts to this many tokens [128; generation 512].", min=8),
+    ] = None
+    max_target: Annotated[
+        int | None, typer.Option(help="Truncate targets to this many tokens [128].", min=2)
+    ] = None
+    beams: Annotated[int | None, typer.Option(help="Beams for generation [1].", min=1)] = None
+    part: Annotated[
+        Evaluated | None,
+        typer.Option(help="Part to score [dev].", show_default=False),
+    ] = None
+    precision: Annotated[
+        StepPrecision | None,
+        typer.Option(
+            help="Precision of training steps; bf16 uses autocast [float32].", show_default=False
+        ),
+    ] = None
 
 
 @command(
@@ -63,6 +126,7 @@ def train(
             show_default=False,
         ),
     ],
+    *,
     model: Annotated[
         list[str],
         typer.Option(
@@ -108,62 +172,7 @@ def train(
         Path | None,
         typer.Option(envvar="ISOTROPY_MODELS", help="Folder in which to look for models first."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; generation 3e-5]."
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Items per step [32; generation 48].", min=2)
-    ] = None,
-    schedule: Annotated[
-        Schedule | None,
-        typer.Option(
-            help="How the learning rate changes [constant; generation polynomial].",
-            show_default=False,
-        ),
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW [0].")] = None,
-    clip: Annotated[float | None, typer.Option(help="Clip gradients to this norm [1].")] = None,
-    validation: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the training items held out for early stopping; 0 trains for all "
-            "epochs [0]."
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(help="Stop early after this many epochs without improvement [3].", min=1),
-    ] = None,
-    max_train: Annotated[
-        int | None, typer.Option(help="Train on at most this many items.", min=2)
-    ] = None,
-    max_eval: Annotated[
-        int | None, typer.Option(help="Evaluate on at most this many items.", min=2)
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Truncate texts to this many tokens [128; generation 512].", min=8),
-    ] = None,
-    max_target: Annotated[
-        int | None, typer.Option(help="Truncate targets to this many tokens [128].", min=2)
-    ] = None,
-    beams: Annotated[int | None, typer.Option(help="Beams for generation [1].", min=1)] = None,
-    part: Annotated[
-        Evaluated | None,
-        typer.Option(help="Part to score [dev].", show_default=False),
-    ] = None,
-    precision: Annotated[
-        Precision | None,
-        typer.Option(
-            help="Precision of training steps; bf16 uses autocast [float32].", show_default=False
-        ),
-    ] = None,
+    settings: RunSettings,
     device: ModelDeviceOption = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process.", min=1)] = 1,
     overwrite: Annotated[
@@ -182,23 +191,6 @@ def train(
     from isotropy.trial.summary import NONE, summary, table
     from isotropy.trial.trial import Trial
 
-    settings: dict[str, Any] = {
-        "epochs": epochs,
-        "lr": lr,
-        "batch_size": batch_size,
-        "schedule": None if schedule is None else str(schedule),
-        "weight_decay": weight_decay,
-        "clip": clip,
-        "validation": validation,
-        "patience": patience,
-        "max_train": max_train,
-        "max_eval": max_eval,
-        "max_length": max_length,
-        "max_target": max_target,
-        "beams": beams,
-        "part": None if part is None else str(part),
-        "precision": None if precision is None else str(precision),
-    }
     methods = [name for one in method or ["none"] for name in (METHODS if one == ALL else (one,))]
     trial = Trial(
         tasks,
@@ -211,7 +203,10 @@ def train(
         folder=models,
         device=device,
         jobs=jobs,
-        settings=settings,
+        settings={
+            name: str(value) if isinstance(value, StrEnum) else value
+            for name, value in vars(settings).items()
+        },
         overwrite=overwrite,
     )
     rows = summary(trial.run(_say_run))
