@@ -3,6 +3,7 @@
 import functools
 import importlib
 import itertools
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -38,11 +39,11 @@ TOUR = {  # heading in the help: its commands, each with its module and the firs
     "Evidence": {
         "compare": (
             "evidence",
-            "Score every repair on a task, with confidence intervals and p-values.",
+            "Score every repair on a task, with intervals and p-values.",
         ),
         "advise": (
             "evidence",
-            "Recommend a repair for a task, or advise to leave the space alone.",
+            "Recommend a repair for a task, or to leave the space alone.",
         ),
         "calibrate": (
             "calibrate",
@@ -56,6 +57,8 @@ TOUR = {  # heading in the help: its commands, each with its module and the firs
         ),
     },
 }
+SYNONYMS = {"random_state": "seed", "candidates": "repairs"}  # parameter: that of the command
+ALONE = r"(?<![\w./'\":-])"  # what a parameter must not follow: it would be part of something else
 MODULES = {name: module for part in TOUR.values() for name, (module, _) in part.items()}
 
 
@@ -104,7 +107,8 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             sys.exit(130)
         except IsotropyError as error:
-            _tell("error", error, as_json)
+            name = next((word for word in given if word in MODULES), None)
+            _tell("error", with_options(str(error), {} if name is None else flags(name)), as_json)
             sys.exit(2)
         except Exception as error:
             if not hasattr(error, "format_message"):  # not a wrong use of the command line
@@ -117,6 +121,36 @@ class Commands(TyperGroup):
         for heading, commands in TOUR.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:9}", text) for name, (_, text) in commands.items()])
+
+
+def flags(name: str) -> dict[str, str]:
+    """The options of a command by the names that its Python parameters have."""
+    found = {one.name: one.opts[0] for one in loaded(name).params if one.opts[0].startswith("--")}
+    return found | {name: found[own] for name, own in SYNONYMS.items() if own in found}
+
+
+def with_options(message: str, flags: Mapping[str, str]) -> str:
+    """The message with options of the command line for the parameters of Python.
+
+    A name that is also a common word is replaced only where it must be the parameter.
+
+    Examples
+    --------
+    >>> flags = {"column": "--column", "skip_bad_rows": "--skip-bad-rows"}
+    >>> with_options("x.csv has a bad row. Leave it out with skip_bad_rows.", flags)
+    'x.csv has a bad row. Leave it out with --skip-bad-rows.'
+    >>> with_options("open: column must be text, got a column of 3. Choose with column.", flags)
+    'open: --column must be text, got a column of 3. Choose with --column.'
+    """
+    for name, flag in flags.items():
+        message = re.sub(rf"{ALONE}{name}=True\b", flag, message)
+        message = re.sub(rf"{ALONE}{name}=(?=\w)", f"{flag} ", message)
+        if "_" in name:
+            found = rf"{ALONE}(){name}(?:, {flag})?(?![\w/'\"=-]|\.\w)"
+        else:
+            found = rf"(^|^[\w.]+: |\bwith ){name}(?= must\b|[.,;]|$)"
+        message = re.sub(found, rf"\1{flag}", message)
+    return message
 
 
 def _tell(kind: str, message: object, as_json: bool) -> None:

@@ -37,7 +37,7 @@ BUDGET = 8  # repairs that advise tries
 def demo(
     space: Annotated[
         str | None,
-        typer.Option(help=f"Show one space only: {' or '.join(SETS)}.", show_default=False),
+        typer.Option(help=f"Only one space: {' or '.join(SETS)}.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the vectors, pages and repairs.")] = Path(
         "isotropy-demo"

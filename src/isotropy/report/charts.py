@@ -36,10 +36,10 @@ INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
 NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
          "#dc2626", "#65a30d")  # fmt: skip
 N_BINS = 60
-ROUNDING = 1e-6  # part of a value that float32 may add or take
+ROUNDING = 1e-6  # relative error of a float32
 LONGEST_NAME = 24  # beside a chart
 NAMED_DIMENSIONS = 3
-LEAST_COSINE = 0.05  # mean cosine that dimensions are blamed for
+LEAST_COSINE = 0.05  # mean cosine for which dimensions are blamed
 LOG10 = math.log(10)
 
 
@@ -56,7 +56,7 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
 
 @public
 def explained_variance(space: Any, before: Any = None) -> go.Figure:
-    """Share of the variance that the first components explain together; even use is dotted."""
+    """Share of the variance that the first components explain; even use is dotted."""
     figure = _figure("principal components", "share of variance", x_log=True)
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
     for view, line in _lines(space, before):
@@ -91,7 +91,7 @@ def partition(space: Any, before: Any = None) -> go.Figure:
 
 @public
 def cosines(space: Any, before: Any = None) -> go.Figure:
-    """Cosines of random pairs of rows, and the one that a hundredth of them reach."""
+    """Cosines of random pairs of rows, and the threshold that 1 % of them reach."""
     figure = _figure("cosine of two random rows", "share of pairs")
     figure.update_yaxes(tickformat=".0%")
     for view, line in _lines(space, before):
@@ -135,7 +135,7 @@ def dimensions(space: Any, before: Any = None) -> go.Figure:
 
 
 def rogue(space: Any) -> list[tuple[int, float, float]]:
-    """(dimension, part of the mean cosine, share of it) of the largest few, if there is one."""
+    """(dimension, part of the mean cosine, share of it) of the few largest."""
     view = as_view(space)
     parts = _contributions(view)
     shares = np.asarray(_measured(view, "rogue_dimensions"))
@@ -184,7 +184,7 @@ def points(view: View, n_dimensions: int) -> go.Figure:
 
 
 def marked(colouring: Colouring, title: str) -> dict[str, Any]:
-    """The marker of points that are coloured so, with its scale."""
+    """The marker of points with this colouring, and its scale."""
     heading = plain(shortened(title, LONGEST_NAME))
     bar: dict[str, Any] = {"title": {"text": heading}, "thickness": 14}
     if not colouring.names:
@@ -205,13 +205,13 @@ def marked(colouring: Colouring, title: str) -> dict[str, Any]:
 
 
 def coloured(colouring: Colouring, title: str) -> go.Figure:
-    """A trace without points that has the colours of some."""
+    """A trace without points that holds the colours of some."""
     return go.Figure(go.Scatter(marker=marked(colouring, title)))
 
 
 @public
 def local(space: Any) -> go.Figure:
-    """Isotropy of all sampled rows against that within clusters, each made zero-mean."""
+    """Isotropy of the sampled rows, and of the rows less the means of their clusters."""
     figure = _figure("value", "")
     view = as_view(space)
     names = [name.replace("_", " ") for name in view.local]
@@ -234,7 +234,7 @@ LAYER_METRICS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
 
 @public
 def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
-    """A metric layer by layer, as `isotropy layers --json` has it."""
+    """A metric layer by layer, from the output of `isotropy layers --json`."""
     if metric not in LAYER_METRICS:
         raise InputError(f"metric must be one of {', '.join(LAYER_METRICS)}, got {metric!r}.")
     figure = _figure("layer", metric)
@@ -275,12 +275,12 @@ def evidence(gains: Sequence[Any]) -> go.Figure:
 
 
 def plain(text: str) -> str:
-    """The text as plotly takes it, which reads tags and knows no `&quot;`."""
+    """The text for plotly, which reads tags but not `&quot;`."""
     return html.escape(str(text), quote=False)
 
 
 def _stacked(repair: str) -> str:
-    """A repair with each parameter on a line of its own: phones have room for a chart beside it."""
+    """A repair with one parameter per line, so that a phone has room for the chart beside it."""
     return repair.replace("(", "<br>(", 1).replace(", ", ",<br>")
 
 
@@ -308,7 +308,7 @@ def _figure(x: str, y: str, x_log: bool = False, y_log: bool = False) -> go.Figu
 
 
 def _lines(space: Any, before: Any) -> list[tuple[View, dict[str, Any]]]:
-    """The views to draw with their lines, the one of interest last."""
+    """The views to draw with their lines; the main one comes last."""
     drawn = [(as_view(space), {"color": INK, "width": 2})]
     if before is not None:
         drawn.insert(0, (as_view(before), {"color": GREY, "width": 1.5}))
@@ -330,12 +330,12 @@ def _histogram(figure: go.Figure, values: Floats, name: str, line: dict[str, Any
 
 
 def _ends(values: Floats) -> tuple[float, float]:
-    """The least and the largest value; apart where nothing but rounding tells them apart."""
+    """The smallest and the largest value, moved apart if they differ by rounding only."""
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high)) or 1.0
     if high - low > ROUNDING * size:
         return low, high
-    return low - size / 2, high + size / 2 + size / N_BINS  # the value is amid a bin
+    return low - size / 2, high + size / 2 + size / N_BINS  # the value is in the middle of a bin
 
 
 def _faint(color: str) -> str:
@@ -356,7 +356,9 @@ def _measured(view: View, name: str) -> Any:
 
 
 def _not_measured(name: str) -> InputError:
-    return InputError(f"the geometry must have {name}, which was not measured.")
+    return InputError(
+        f"charts: the geometry must have {name}, which was not measured. Measure all metrics."
+    )
 
 
 def _positive(values: Any) -> Floats:

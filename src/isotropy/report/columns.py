@@ -1,4 +1,4 @@
-"""The other columns of the sampled rows: what is read on hover, and what points are coloured by."""
+"""The other columns of the sampled rows, shown on hover and as colours of points."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from isotropy.sources import Source
 
 MOST_NAMES = 10
 LONGEST = 160
-LONGEST_LINES = 320  # of all columns of a row, so that the page stays small
+LONGEST_LINES = 320  # for all columns of a row, so that the page stays small
 MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """Values that points are coloured by: numbers, or codes of a few names."""
+    """Values for the colours of points: numbers, or codes of a few names."""
 
     values: NDArray[np.float64]
     names: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def carried(source: Source, view: View) -> dict[str, list[Any]]:
 
 
 def _python(value: Any) -> Any:
-    """The value of Arrow, or None where Python has none, as for a day in the year 300,000."""
+    """The value from Arrow, or None if Python can't hold it, such as a day in the year 300,000."""
     try:
         return value.as_py()
     except (OverflowError, ValueError):
@@ -74,13 +74,13 @@ def _keyed(words: Mapping[Any, int], numbers: NDArray[np.int64]) -> dict[str, li
 
 
 def label_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """The column that says what a row is: a word or text."""
+    """The column with the word or text of a row."""
     texts = [name for name, values in columns.items() if any(isinstance(v, str) for v in values)]
     return next((name for name in KEYS if name in texts), texts[0] if texts else None)
 
 
 def hover(columns: Mapping[str, Sequence[Any]], n: int) -> list[str]:
-    """What is shown of each row: its word or text first, then the other columns."""
+    """The text shown for each row: its word or text first, then the other columns."""
     label = label_column(columns)
     others = [name for name in columns if name != label]
     lines = []
@@ -92,13 +92,13 @@ def hover(columns: Mapping[str, Sequence[Any]], n: int) -> list[str]:
 
 
 def shortened(value: Any, longest: int = LONGEST) -> str:
-    """The value as text, cut off where it is long."""
+    """The value as text, cut off if it is long."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def colourings(view: View) -> dict[str, Colouring]:
-    """What points of a view can be coloured by: cluster and norm, frequency, and own columns."""
+    """The colourings of a view: cluster, norm, frequency, and its own columns."""
     clusters = view.clusters
     sizes = np.bincount(clusters)
     names = tuple(f"{i + 1} ({100 * size / len(clusters):.0f} %)" for i, size in enumerate(sizes))
@@ -123,7 +123,7 @@ def _colouring(values: Sequence[Any]) -> Colouring | None:
     if all(v is None or (isinstance(v, (int, float)) and not isinstance(v, bool)) for v in values):
         try:
             numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-        except OverflowError:  # integers that no float reaches
+        except OverflowError:  # integers beyond the floats
             return None
         return Colouring(numbers) if np.isfinite(numbers).any() else None
     texts = [shortened(value) for value in values]
@@ -135,7 +135,7 @@ def _colouring(values: Sequence[Any]) -> Colouring | None:
 
 
 def _frequencies(words: Sequence[Any]) -> NDArray[np.float64] | None:
-    """Zipf frequencies of English words by wordfreq; None where rows are no words."""
+    """Zipf frequencies of English words by wordfreq; None if the rows are not words."""
     single = [isinstance(word, str) and " " not in word.strip() for word in words]
     if not all(single) or importlib.util.find_spec("wordfreq") is None:
         return None

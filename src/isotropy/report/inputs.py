@@ -30,9 +30,11 @@ def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
         except OSError as error:
             raise InputError(f"{name} must be readable ({reason(error)}).") from error
         except InputError as error:
-            raise InputError(f"{name} must be what {printed} printed: {error}.") from None
+            raise InputError(f"report: {name} must be the output of {printed}: {error}.") from None
     if not isinstance(found, Mapping):
-        raise InputError(f"{name} must be what {printed} printed, got {type(found).__name__}.")
+        raise InputError(
+            f"report: {name} must be the output of {printed}, got {type(found).__name__}."
+        )
     return found
 
 
@@ -43,16 +45,16 @@ def text(value: Any, name: str) -> None:
 
 
 def number(value: Any, name: str) -> None:
-    """Raise unless value is a finite number, or null or NaN where it is undefined."""
+    """Raise unless value is a finite number, or null or NaN if it is undefined."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(name, "a number or null", value)
-    if value != value:  # undefined, as results of Python say it
+    if value != value:  # undefined, as in results of Python
         return
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # an integer that no float reaches
+    except OverflowError:  # an integer beyond the floats
         finite = False
     if not finite:
         raise _wrong(name, "a finite number or null", value)
@@ -80,7 +82,7 @@ def interval(value: Any, name: str) -> None:
 
 
 def optional(check: Check) -> Check:
-    """What passes null too."""
+    """The check, which null passes too."""
     return lambda value, name: None if value is None else check(value, name)
 
 
@@ -179,7 +181,7 @@ ADVISED = {
 
 @dataclass(frozen=True)
 class Gain:
-    """What a repair gains over none on a task; scores and differences are times 100."""
+    """The gain of a repair over no repair on a task; scores and differences are times 100."""
 
     task: str
     metric: str
@@ -192,7 +194,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Gains of one comparison or advice, with what it says in words."""
+    """The gains of one comparison or advice, and its text."""
 
     title: str
     conclusion: str
@@ -214,7 +216,7 @@ def opened(found: Any) -> Evidence:
         inputs.each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
         return _advised(found)
     except InputError as error:
-        raise InputError(f"evidence must be what {PRINTED} printed: {error}.") from None
+        raise InputError(f"report: evidence must be the output of {PRINTED}: {error}.") from None
 
 
 def _compared(found: Mapping[str, Any]) -> Evidence:
@@ -222,7 +224,7 @@ def _compared(found: Mapping[str, Any]) -> Evidence:
     first = results[0]
     words = [f"Repairs were fitted on {first['fitted_on']}.", *found["notes"]]
     return Evidence(
-        "What `compare` found",
+        "Results of `compare`",
         "",
         " ".join(words),
         tuple(_gain(result, result["p_holm"]) for result in results if result["method"] != "none"),
@@ -234,7 +236,7 @@ def _compared(found: Mapping[str, Any]) -> Evidence:
 def _advised(found: Mapping[str, Any]) -> Evidence:
     reason, task, baseline = str(found["reason"]), str(found.get("task", "")), found["baseline"]
     if baseline is None:  # a diagnosis without labels
-        return Evidence("What `advise` found without labels", "", reason, (), {}, "p")
+        return Evidence("Results of `advise` without labels", "", reason, (), {}, "p")
     gains = []
     conclusion = "Leave it alone."
     if found["choice"] != "none":
@@ -248,7 +250,7 @@ def _advised(found: Mapping[str, Any]) -> Evidence:
             inside = {"task": f"{task}, while choosing", "metric": found["metric"], "p": None}
             gains.append(dict(row) | _named(row) | inside | {"interval": ends})
     parts = tuple(_gain(gain, gain["p"]) for gain in gains)
-    title = "What `advise` found, on held-out folds"
+    title = "Results of `advise`, on held-out folds"
     baselines = {f"{task}, advised": float(baseline)}
     return Evidence(title, conclusion, reason, parts, baselines, "one-sided p")
 

@@ -35,8 +35,8 @@ PICTURES = (".svg", ".png", ".pdf")
 def check_image(
     path: Any, inputs: dict[str, Any] | None = None, *, overwrite: bool = False, name: str = "path"
 ) -> Path:
-    """The file of a figure; raises where none can be written there. Inputs as of `guard`."""
-    target = Path(output_path(path, name))
+    """The path of a figure; raises if no figure can be written there. Inputs: see `guard`."""
+    target = Path(output_path(path, name, caller))
     if target.suffix not in (".html", *PICTURES) or target.is_dir():
         raise InputError(f"{name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}.")
     guard({name: path}, inputs, overwrite=overwrite)
@@ -48,11 +48,10 @@ def check_image(
     return target
 
 
-@public("report")
-def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
-    """Write a plotly figure as .html, .svg, .png or .pdf; pictures are drawn by a Chromium.
+def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
+    """Write a plotly figure as .html, .svg, .png or .pdf; pictures need Chrome or Chromium.
 
-    The file appears whole or not at all; one that is there is replaced with `overwrite` only.
+    The file appears only when it is complete. An existing file is replaced only with `overwrite`.
 
     Examples
     --------
@@ -71,20 +70,20 @@ def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
                 figure.write_image(part, format=target.suffix[1:])
     except InputError:
         raise
-    except Exception as error:  # kaleido's own kinds, where no browser can be started
+    except Exception as error:  # kaleido has several kinds for a browser that can't be started
         if "chrom" not in f"{error}".lower():
             raise
         raise InputError(
-            "a picture needs Chrome or Chromium, and none could be started. Install "
+            f"{caller}: a picture needs Chrome or Chromium, and neither could be started. Install "
             "one, or write .html."
         ) from error
 
 
 NUMBERS = {  # metric: (title, how it is written, what it means)
     "mean_cosine": ("mean cosine", ".3f", "of two random rows; near 0 is good"),
-    "mean_norm_ratio": ("drift", ".3f", "length of the common part, in rows; near 0 is good"),
-    "isoscore": ("IsoScore", ".3f", "share of dimensions in even use; 1 is all"),
-    "partition_isotropy": ("I(W)", ".3g", "least over largest partition function; 1 is isotropic"),
+    "mean_norm_ratio": ("drift", ".3f", "norm of the mean over mean norm; near 0 is good"),
+    "isoscore": ("IsoScore", ".3f", "share of dimensions in use; 1 is all"),
+    "partition_isotropy": ("I(W)", ".3g", "smallest over largest partition function; 1 is ideal"),
 }
 
 
@@ -100,7 +99,7 @@ def write(
     seed: int = 0,
     overwrite: bool = False,
 ) -> None:
-    """Write the page of a space to one HTML file, whole or not at all.
+    """Write the page of a space to one HTML file, which appears only when it is complete.
 
     Parameters
     ----------
@@ -108,18 +107,18 @@ def write(
     path : path
         The HTML file.
     repairs : sequence of Repair or path, optional
-        Fitted or saved repairs; the space after each is a press of a button. Not with a Geometry,
-        which has no rows to repair.
+        Fitted or saved repairs; a button shows the space after each. Not with a Geometry, which
+        has no rows to repair.
     evidence : sequence of Comparison, Advice or path, optional
-        What `compare` and `advise` returned, or a file of what they printed with --json.
+        What `compare` and `advise` returned, or a file with their --json output.
     layers : path or mapping, optional
-        What `isotropy layers --json` printed.
+        Output of `isotropy layers --json`.
     title : str
         Heading of the page; by default the name of the file.
     seed : int
-        Of samples, pairs and clusters.
+        Seed for samples, pairs and clusters.
     overwrite : bool
-        Replace a file that is there.
+        Replace the file if it exists.
 
     Examples
     --------
@@ -150,8 +149,8 @@ def check_page(
     name: str = "path",
     **options: Any,
 ) -> Path:
-    """The file of the page; raises where it cannot be written, or is one of those that are read."""
-    target = Path(output_path(path, name))
+    """The path of the page; raises if it can't be written or is one of the inputs."""
+    target = Path(output_path(path, name, "report"))
     if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
         raise InputError(f"{name} must be an .html file, got {shown(path)}.")
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
@@ -172,7 +171,7 @@ def page(
     title: str = "Embedding space",
     seed: int = 0,
 ) -> str:
-    """The HTML of the page; parameters as of `write`."""
+    """The HTML of the page; for the parameters see `write`."""
     fitted = [_fitted(repair) for repair in repairs]
     known = [inputs.opened(found) for found in evidence]
     by_layer = [] if layers is None else layer_sections(opened_layers(layers))
@@ -207,7 +206,8 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
-                "repairs need the rows, and a Geometry has none. Give the vectors instead."
+                "report: repairs must be given with vectors, got a Geometry, which has no rows. Give "
+                "the vectors."
             )
         missing = [name for name in NEEDED if name not in X.values]
         if missing:
@@ -224,7 +224,7 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
 
 
 def _names(repairs: Sequence[Repair]) -> list[str]:
-    """What the space is called after each repair; repairs of one kind are numbered."""
+    """The name of the space after each repair; repairs of one kind are numbered."""
     kinds = [repair.name for repair in repairs]
     numbers = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
     return [
@@ -245,7 +245,7 @@ def _fitted(repair: Any) -> Repair:
 
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
-    """Everything the script draws, as JSON that cannot end the script it stands in."""
+    """Everything that the script draws, as JSON that can't end the script it stands in."""
     first = views[0]
     found = {
         "views": [view.name for view in views],
@@ -275,7 +275,7 @@ def _plain(figure: Any) -> Any:
 
 
 def _verdict(view: View, is_first: bool) -> str:
-    """The verdict; of a space that is repaired without the advice to leave it alone."""
+    """The verdict; for a repaired space without the advice to leave it alone."""
     words = view.geometry.verdict
     return words if is_first else f"{view.name.capitalize()}: {words.removesuffix(ALONE).strip()}"
 

@@ -1,4 +1,4 @@
-"""The sections of the page: a chart for every view, a sentence for who cannot see it, and code."""
+"""The sections of the page: a chart for every view, the same in a sentence, and code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Section:
-    """A chart with its words; `figures` and `sentences` have one a view, or one for all."""
+    """A chart with its text; `figures` and `sentences` have one per view, or one for all."""
 
     name: str
     title: str
@@ -41,8 +41,9 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "spectrum",
                 "Singular values",
-                "How much of the space each direction holds. One value far above the rest is a "
-                "common part that all rows share; a steep fall is room that is hardly used.",
+                "How much of the space each direction holds. A first value far above the rest means "
+                "that all rows share a common component; a steep fall means that many directions "
+                "are hardly used.",
                 "isotropy.measure(X).singular_values",
                 charts.spectrum,
                 _spectrum,
@@ -50,8 +51,8 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "explained",
                 "Explained variance",
-                "Share of the variance about the mean in the first components. The dotted line is "
-                "a space that uses every direction evenly.",
+                "Share of the variance in the first principal components. The dotted line is a space "
+                "that uses every direction equally.",
                 "isotropy.metrics.explained_variance(X, k=10)",
                 charts.explained_variance,
                 _explained,
@@ -60,7 +61,7 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 "partition",
                 "Partition function",
                 "F(u) is the sum of exp(u.x) over all rows x. In an isotropic space it is the same "
-                "in every direction; I(W) is the least over the largest.",
+                "in every direction u; I(W) is its smallest value divided by its largest.",
                 "isotropy.metrics.partition_isotropy(X)",
                 charts.partition,
                 _partition,
@@ -68,8 +69,8 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "cosines",
                 "Cosines of random pairs",
-                f"What two rows score that have nothing to do with each other, on {first.sampled}. "
-                "A match is a cosine above the dashed line, not one above 0.8.",
+                f"The cosines of unrelated rows, from {first.sampled}. Take a cosine above the "
+                "dashed line for a match, rather than one above 0.8.",
                 "isotropy.ScoreCalibrator().fit(X).threshold(0.01)",
                 charts.cosines,
                 _cosines,
@@ -77,7 +78,7 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "norms",
                 "Norms",
-                f"Lengths of rows, on {first.sampled}. Cosines do not see them; inner products do.",
+                f"The lengths of {first.sampled}. They affect inner products, but not cosines.",
                 "isotropy.measure(X).norms",
                 charts.norms,
                 _norms,
@@ -85,8 +86,8 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "dimensions",
                 "Dimensions",
-                "What each dimension adds to the mean cosine. A few tall ones (rogue dimensions) "
-                "mean that cosines compare these and little else.",
+                "What each dimension adds to the mean cosine. If a few stand out (rogue "
+                "dimensions), cosines compare little else.",
                 "isotropy.metrics.rogue_dimensions(X)",
                 charts.dimensions,
                 _dimensions,
@@ -97,7 +98,7 @@ def space_sections(views: Sequence[View]) -> list[Section]:
         Section(
             "projection",
             "The rows themselves",
-            f"The first principal axes of {first.sampled}; the cross is the origin.",
+            f"The first principal axes of {first.sampled}. The cross is the origin.",
             'isotropy.report.charts.projection(X, color="cluster", n_dimensions=3)',
             [charts.points(view, n) for view in views for n in (2, 3)],
             [_projection(view) for view in views],
@@ -107,12 +108,13 @@ def space_sections(views: Sequence[View]) -> list[Section]:
         Section(
             "local",
             "Within clusters",
-            f"All rows against rows within {N_CLUSTERS} k-means clusters, each made zero-mean, on "
-            f"{first.sampled}. A space can be uneven as a whole and even within its clusters. An "
-            "isotropic one has a mean cosine of 0, and 1 in the other two. Both are of the rows "
-            "drawn: compare them with each other, not with the numbers above, which are of all "
-            "rows, since few rows look less even than many.",
-            f"isotropy.metrics.local_isotropy(X, n_clusters={N_CLUSTERS})",
+            f"The rows as they are, and after subtracting from each row the mean of its cluster "
+            f"({N_CLUSTERS} k-means clusters), for {first.sampled}. A space can be anisotropic as a "
+            "whole and isotropic within its clusters. An isotropic space has a mean cosine of 0, "
+            "and 1 for the other two. Compare the two with each other, not with the numbers at the "
+            "top of the page: those are for all rows, and a sample looks less isotropic.",
+            f"isotropy.report.View(isotropy.measure(X, random_state={first.seed}), "
+            f"seed={first.seed}).local",
             [charts.local(view) for view in views],
             [_local(view) for view in views],
         )
@@ -135,28 +137,28 @@ MODEL = {
 
 
 def opened_layers(found: Any) -> Mapping[str, Any]:
-    """What `isotropy layers --json` printed, from a file or as it is."""
+    """The output of `isotropy layers --json`, from a file or as it is."""
     printed = "`isotropy layers --json`"
     layers = inputs.read(found, "layers", printed)
     try:
         inputs.each(layers, {"models": inputs.objects(MODEL, least=1)})
     except InputError as error:
-        raise InputError(f"layers must be what {printed} printed: {error}.") from None
+        raise InputError(f"report: layers must be the output of {printed}: {error}.") from None
     return layers
 
 
 def layer_sections(found: Mapping[str, Any]) -> list[Section]:
-    """One chart a metric, over the layers."""
+    """One chart per metric, over the layers."""
     about = {
         "-log10 I": "Lower is more isotropic; 0 is isotropic.",
-        "mean cosine": "Nearer 0 is better.",
-        "IsoScore": "Higher is better; 1 uses every dimension evenly.",
+        "mean cosine": "Closer to 0 is better.",
+        "IsoScore": "Higher is better; 1 uses every dimension equally.",
     }
     return [
         Section(
             f"layers-{i}",
             f"Layer by layer: {metric}",
-            f"{about[metric]} Solid is all tokens, dashed the first token of each text.",
+            f"{about[metric]} Solid: all tokens; dashed: the first token of each text.",
             "isotropy layers MODEL TEXTS --json",
             [charts.layers(found, metric)],
             [_layers(found, metric)],
@@ -174,9 +176,9 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
     return Section(
         "evidence",
         "Does it help?",
-        "Gain of each repair over none on a task, with its 95 % interval. An interval that "
-        "crosses zero shows nothing. What is marked as while choosing is scored on the folds that "
-        "`advise` chose with; its choice alone is tested on others.",
+        "Gain of each repair over no repair on a task, with its 95 % interval. If the interval "
+        "contains zero, the repair may not help at all. Results marked as 'while choosing' are "
+        "from the folds that `advise` used to choose; only its choice was tested on unseen folds.",
         'isotropy.compare(vectors, isotropy.tasks.open_task("sts", "pairs.tsv"))',
         [figure],
         [" ".join(f"{part.conclusion} {part.words}".strip() for part in parts)],
@@ -199,7 +201,7 @@ def _section(
 
 def _spectrum(view: View) -> str:
     values = np.asarray(view.geometry.values["singular_values"])
-    rest = f", the next {values[1]:.3g}, the least {values[-1]:.3g}" if len(values) > 1 else ""
+    rest = f", the next {values[1]:.3g}, the smallest {values[-1]:.3g}" if len(values) > 1 else ""
     return (
         f"The largest singular value is {values[0]:.3g}{rest}; the effective rank is "
         f"{view.geometry.effective_rank:.0f} of {view.geometry.n_features}."
@@ -210,10 +212,10 @@ def _explained(view: View) -> str:
     shares = view.geometry.drawn.explained
     assert shares is not None
     if not np.isfinite(shares).all():
-        return "There is no variance: all rows are the same."
+        return "There is no variance: all rows are equal."
     half = int(np.searchsorted(shares, 0.5)) + 1
-    together = "at least half" if half == 1 else f"the first {half} together half"
-    return f"The first component explains {shares[0]:.1%}, {together}."
+    together = "" if half == 1 else f"; the first {half} explain half"
+    return f"The first component explains {shares[0]:.1%} of the variance{together}."
 
 
 def _partition(view: View) -> str:
@@ -221,13 +223,13 @@ def _partition(view: View) -> str:
     both = view.geometry.partition_isotropy_range
     words = f"I(W) is {view.geometry.partition_isotropy:.3g}, 10 to the power of {log10:.2f}"
     if both is not None:
-        words += f"; eigenvalues repeat, and other bases give {both[0]:.3g} to {both[1]:.3g}"
+        words += f"; eigenvalues repeat, so other bases give {both[0]:.3g} to {both[1]:.3g}"
     return f"{words}."
 
 
 def _cosines(view: View) -> str:
     if not len(view.cosines):
-        return "No two of the rows differ."
+        return "All rows are equal."
     words = f"Random pairs have a cosine of {view.cosines.mean():.2f} on average"
     if math.isfinite(view.threshold):
         words += f"; 1 % of them reach {view.threshold:.2f}"
@@ -245,13 +247,10 @@ def _dimensions(view: View) -> str:
     named = ", ".join(f"{i} ({share:.0%})" for i, _, share in charts.rogue(view))
     cosine = view.geometry.mean_cosine
     if math.isnan(cosine):
-        return "The mean cosine is not defined: there is no pair of rows that are not zero."
+        return "The mean cosine is undefined: no two rows are nonzero."
     if not named:
-        return (
-            f"The mean cosine is {round(cosine, 2) + 0.0:.2f}: there is little that dimensions "
-            "could add to."
-        )
-    return f"The mean cosine is {cosine:.2f}; dimensions {named} add most to it."
+        return f"The mean cosine is {round(cosine, 2) + 0.0:.2f}, so no dimension adds much to it."
+    return f"The mean cosine is {cosine:.2f}; dimensions {named} add the most to it."
 
 
 def _projection(view: View) -> str:
@@ -276,4 +275,4 @@ def _layers(found: Mapping[str, Any], metric: str) -> str:
             (low, at_low), (high, at_high) = min(known), max(known)
             name = one_line(model["model"], 100)
             words.append(f"{name}: from {low:.2g} (layer {at_low}) to {high:.2g} (layer {at_high})")
-    return "; ".join(words or ["It is not defined in any layer"]) + "."
+    return "; ".join(words or ["It is undefined in every layer"]) + "."

@@ -1,4 +1,4 @@
-"""What charts show of a space: its geometry, and a sample of its rows."""
+"""What charts show: the geometry of a space, and a sample of its rows."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WITHIN_CLUSTERS = ("mean_cosine", "isoscore", "partition_isotropy")
 
 
 class View:
-    """A space to draw: exact figures of all its rows, and a sample of them where rows are shown.
+    """A space to draw: exact metrics of all its rows, and a sample of rows to show.
 
     Parameters
     ----------
     geometry : Geometry
-        As `measure` returns it; charts of what was not measured say so.
+        From `measure`; charts of metrics it does not have raise an error.
     name : str
-        What the space is called in charts.
+        Name of the space in charts.
     columns : mapping of str to sequence, optional
         Values of each sampled row, in the order of `geometry.drawn.sample`.
     seed : int
-        Of pairs and clusters.
+        Seed for pairs and clusters.
 
     Examples
     --------
@@ -67,8 +67,8 @@ class View:
         sample = self.geometry.drawn.sample
         if sample is None or sample.rows is None:
             raise InputError(
-                "the geometry must have a sample of rows, got none. Measure with all "
-                "metrics, or with norms or uniformity among them."
+                "report: the geometry must have a sample of rows, got none. Measure all metrics, or "
+                "include norms or uniformity."
             )
         return linalg.to_numpy(sample.rows)
 
@@ -76,7 +76,11 @@ class View:
     def sampled(self) -> str:
         """How many rows are drawn, in words."""
         n, total = len(self.rows), self.geometry.n_samples
-        return f"all {n:,} rows" if n == total else f"a seeded sample of {n:,} of {total:,} rows"
+        return (
+            f"all {n:,} rows"
+            if n == total
+            else f"a sample of {n:,} of {total:,} rows (seed {self.seed})"
+        )
 
     @cached_property
     def norms(self) -> Floats:
@@ -85,16 +89,16 @@ class View:
 
     @cached_property
     def cosines(self) -> Floats:
-        """Cosines of random pairs of the sampled rows; none where no two rows differ."""
+        """Cosines of random pairs of the sampled rows; none if all rows are equal."""
         if len(np.unique(self.rows[self.rows.any(axis=1)], axis=0)) < 2:
             return np.empty(0)
-        with using("local"):  # few rows, and no pass of theirs is worth a checkpoint
+        with using("local"):  # too few rows for a checkpoint
             calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
         return calibrator.scores_.astype(np.float64)
 
     @property
     def threshold(self) -> float:
-        """Cosine that 1 % of random pairs reach; NaN where there are too few pairs."""
+        """Cosine that 1 % of random pairs reach; NaN if there are too few pairs."""
         few = len(self.cosines) < FEWEST / FALSE_MATCHES
         return float("nan") if few else float(np.quantile(self.cosines, 1 - FALSE_MATCHES))
 
@@ -123,14 +127,14 @@ class View:
 
     @property
     def origin(self) -> Floats:
-        """Where the zero vector lies among the positions."""
+        """The position of the zero vector."""
         mean, axes, _ = self.axes
         found: Floats = -mean @ axes
         return found
 
     @cached_property
     def clusters(self) -> NDArray[np.int64]:
-        """Number of the k-means cluster of each sampled row, the largest cluster first."""
+        """The k-means cluster of each sampled row; 0 is the largest cluster."""
         rows = np.ascontiguousarray(self.rows)
         with using("local"):
             centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
@@ -141,7 +145,7 @@ class View:
 
     @cached_property
     def local(self) -> dict[str, tuple[float, float]]:
-        """Some metrics of all sampled rows, and of the same with each cluster made zero-mean."""
+        """Metrics of the sampled rows: as they are, and after each loses its cluster's mean."""
         rows = self.rows.astype(np.float64)
         centred = rows.copy()
         for cluster in np.unique(self.clusters):
@@ -163,13 +167,15 @@ def as_view(space: Any, name: str = AS_IT_IS, seed: int = 0) -> View:
 
 
 def repaired(source: Source, repair: Repair, name: str, first: View) -> View:
-    """The view of the source after a repair, with the rows that the first view shows."""
+    """The view of the source after a repair, with the same rows as in the first view."""
     width = repair.transform(first.rows[:1]).shape[1]
     mapped = MappedSource(source, repair.transform, width)
     with (
-        warnings.catch_warnings(),  # a whitened space has no basis of its own: charts say so
+        warnings.catch_warnings(),  # charts tell that a whitened space has no basis of its own
         using(None) as run,
-        using(run.engine, progress=run.progress),  # a checkpoint is of files, not of what is made
+        using(
+            run.engine, progress=run.progress
+        ),  # a checkpoint belongs to files, not to repaired rows
     ):
         warnings.simplefilter("ignore", IsotropyWarning)
         geometry = measure(mapped, random_state=first.seed)
