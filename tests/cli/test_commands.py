@@ -243,7 +243,7 @@ def test_swapped_arguments_get_a_hint(path, saved, X, tmp_path):
     out = ("--out", tmp_path / "fixed.npy")
     hint = f"Run: isotropy apply {saved} {path} --out ..."
     said = refused("apply", path, saved, *out)
-    assert "the repair comes first, then the vectors" in said
+    assert "REPAIR must come before SOURCE" in said
     assert hint in said
     done("apply", saved, path, *out)
 
@@ -269,7 +269,7 @@ def test_show_says_how_a_repair_of_tokens_is_applied(X, tmp_path):
     saved = tmp_path / "my repair"
     isotropy.ClusterRemoval(3, 2).fit(X).save(saved, level="token")
     shown = done("show", saved)
-    assert "token: each token's row, before pooling" in shown
+    assert "token: the rows of tokens, before pooling" in shown
     assert "not affine" in shown
     assert f"isotropy embed MODEL TEXTS --repair '{saved}'" in shown
 
@@ -291,7 +291,7 @@ def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):
     command = [sys.executable, "-m", "isotropy", *map(str, line)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)
-    assert result.stderr.startswith("warning: apply: ClusterRemoval was chosen for the rows of tok")
+    assert result.stderr.startswith("warning: apply: ClusterRemoval was chosen for the vectors of tok")
     assert "Use `isotropy embed --repair`" in result.stderr
     assert out.exists()
 
@@ -306,7 +306,7 @@ def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
     assert result.stderr.count("\n") == 1
     start = "warning: apply: 10,000 rows are far from the fitted ones: Frechet distance "
     assert result.stderr.startswith(start)
-    expected = "10,000 of 20,000 rows were looked at; Center should be fitted on rows like these."
+    expected = "a sample of 10,000 of 20,000 rows. Fit Center on rows like these."
     assert result.stderr.endswith(f"{expected}\n")
     assert len(np.load(out)) == 20_000
 

@@ -70,7 +70,7 @@ def test_what_is_installed_but_cannot_be_imported_is_said_with_exit_code_1(tmp_p
     monkeypatch.setattr(doctor, "required", lambda: {"core": ["numpy"], "report": ["jinja2"]})
     result = run()
     assert result.exit_code == 1
-    expected = "jinja2 is installed but cannot be imported (ImportError: no shared object)."
+    expected = "jinja2 is installed but can't be imported (ImportError: no shared object)."
     assert expected in result.stdout
     assert "broken" in result.stdout
     assert found()["broken"] == {"jinja2": "ImportError: no shared object"}
@@ -110,7 +110,7 @@ def test_folders_that_are_set_are_looked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("ISOTROPY_DATA", str(tmp_path / "none"))
     monkeypatch.delenv("ISOTROPY_CACHE", raising=False)
     result = run()
-    assert f"{tmp_path / 'none'}, where there is no folder\n" in result.stdout
+    assert f"{tmp_path / 'none'}, which does not exist\n" in result.stdout
     assert "ISOTROPY_CACHE  not set" in " ".join(result.stdout.splitlines())
     folders = found()["folders"]
     assert folders["ISOTROPY_MODELS"] == {"path": str(tmp_path), "exists": True}

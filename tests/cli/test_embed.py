@@ -146,7 +146,7 @@ def test_a_level_without_use_gives_one_line(bert, texts, tmp_path):
     isotropy.Center().fit(np.eye(16)).save(tmp_path / "repair")
     command = (bert, texts, "--out", tmp_path / "x.npy")
     result = run(*command, "--level", "token")
-    assert result.stderr == "embed: --level goes with --repair, got none. Name a repair.\n"
+    assert result.stderr == "embed: --level needs --repair, got none. Name a repair.\n"
     result = run(*command, "--repair", tmp_path / "repair", "--pool", "tokens")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "embed: --repair must be of level token where --pool is tokens" in result.stderr

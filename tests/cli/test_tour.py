@@ -20,7 +20,7 @@ COMMANDS = typer.main.get_command(app).commands
 # What an option of the same name is for depends on the command; every other has one wording.
 SPECIFIC = {
     "--data",  # a task, or a folder of sets
-    "--device",  # goes with --engine, where there is one
+    "--device",  # needs --engine, where there is one
     "--max-length",  # of train: as the papers have it
     "--method",  # of repair, or of training
     "--out",  # rows, a chart, a page, a folder

@@ -96,12 +96,12 @@ def only_bad_rows(folder):
 
 def wrong_device(folder):
     np.save(folder / "x.npy", np.ones((50, 4)))
-    return folder / "x.npy", ("--device", "cpu"), "--device goes with --engine torch, got local"
+    return folder / "x.npy", ("--device", "cpu"), "--device needs --engine torch, got local"
 
 
 def wrong_scheduler(folder):
     np.save(folder / "x.npy", np.ones((50, 4)))
-    return folder / "x.npy", ("--scheduler", "tcp://x:1"), "--scheduler goes with --engine dask"
+    return folder / "x.npy", ("--scheduler", "tcp://x:1"), "--scheduler needs --engine dask"
 
 
 BAD = (

@@ -12,7 +12,6 @@ from typing import Any
 from isotropy import stored
 from isotropy.errors import InputError, one_line, reason
 from isotropy.evidence import Advice, Comparison
-from isotropy.report import inputs
 
 MOST = 10_000  # entries of a list
 LONGEST = 10_000  # characters of a text
@@ -146,36 +145,36 @@ def _wrong(name: str, rule: str, value: Any) -> InputError:
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 PRINTED = "`isotropy compare --json` or `isotropy advise --json`"
 RESULT = {
-    "task": inputs.text,
-    "metric": inputs.text,
-    "repair": inputs.text,
-    "method": inputs.text,
-    "score": inputs.number,
-    "difference": inputs.number,
-    "interval": inputs.interval,
-    "p_holm": inputs.number,
-    "fitted_on": inputs.text,
+    "task": text,
+    "metric": text,
+    "repair": text,
+    "method": text,
+    "score": number,
+    "difference": number,
+    "interval": interval,
+    "p_holm": number,
+    "fitted_on": text,
 }
-COMPARED = {"results": inputs.objects(RESULT, least=1), "notes": inputs.texts}
+COMPARED = {"results": objects(RESULT, least=1), "notes": texts}
 CANDIDATE = {
-    "method": inputs.text,
-    "params": inputs.params,
-    "score": inputs.number,
-    "difference": inputs.number,
-    "standard_error": inputs.number,
+    "method": text,
+    "params": params,
+    "score": number,
+    "difference": number,
+    "standard_error": number,
 }
-DIAGNOSED = {"reason": inputs.text}
+DIAGNOSED = {"reason": text}
 ADVISED = {
-    "reason": inputs.text,
-    "task": inputs.text,
-    "metric": inputs.text,
-    "choice": inputs.text,
-    "params": inputs.params,
-    "baseline": inputs.defined,
-    "score": inputs.defined,
-    "interval": inputs.interval,
-    "p": inputs.number,
-    "candidates": inputs.objects(CANDIDATE),
+    "reason": text,
+    "task": text,
+    "metric": text,
+    "choice": text,
+    "params": params,
+    "baseline": defined,
+    "score": defined,
+    "interval": interval,
+    "p": number,
+    "candidates": objects(CANDIDATE),
 }
 
 
@@ -208,12 +207,12 @@ def opened(found: Any) -> Evidence:
     """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
     if isinstance(found, (Comparison, Advice)):
         found = found.to_dict()
-    found = inputs.read(found, "evidence", PRINTED)
+    found = read(found, "evidence", PRINTED)
     try:
         if "results" in found:
-            inputs.each(found, COMPARED)
+            each(found, COMPARED)
             return _compared(found)
-        inputs.each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
+        each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
         return _advised(found)
     except InputError as error:
         raise InputError(f"report: evidence must be the output of {PRINTED}: {error}.") from None

@@ -41,9 +41,9 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "spectrum",
                 "Singular values",
-                "How much of the space each direction holds. A first value far above the rest means "
-                "that all rows share a common component; a steep fall means that many directions "
-                "are hardly used.",
+                "How much of the space each direction holds. If the first value is far above the "
+                "rest, all rows share a common component; if the values fall steeply, many "
+                "directions are hardly used.",
                 "isotropy.measure(X).singular_values",
                 charts.spectrum,
                 _spectrum,
@@ -51,8 +51,8 @@ def space_sections(views: Sequence[View]) -> list[Section]:
             (
                 "explained",
                 "Explained variance",
-                "Share of the variance in the first principal components. The dotted line is a space "
-                "that uses every direction equally.",
+                "Share of the variance in the first principal components. The dotted line is a "
+                "space that uses every direction equally.",
                 "isotropy.metrics.explained_variance(X, k=10)",
                 charts.explained_variance,
                 _explained,
@@ -108,9 +108,9 @@ def space_sections(views: Sequence[View]) -> list[Section]:
         Section(
             "local",
             "Within clusters",
-            f"The rows as they are, and after subtracting from each row the mean of its cluster "
-            f"({N_CLUSTERS} k-means clusters), for {first.sampled}. A space can be anisotropic as a "
-            "whole and isotropic within its clusters. An isotropic space has a mean cosine of 0, "
+            "The rows as they are, and after subtracting from each row the mean of its cluster "
+            f"({N_CLUSTERS} k-means clusters), for {first.sampled}. A space can be anisotropic as "
+            "a whole and isotropic within its clusters. An isotropic space has a mean cosine of 0, "
             "and 1 for the other two. Compare the two with each other, not with the numbers at the "
             "top of the page: those are for all rows, and a sample looks less isotropic.",
             f"isotropy.report.View(isotropy.measure(X, random_state={first.seed}), "
