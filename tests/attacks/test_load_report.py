@@ -105,7 +105,7 @@ def test_layers_that_no_command_printed_are_refused(raises, where, new):
     raises(
         sections.opened_layers,
         changed(LAYERS, where, new),
-        says="report: layers must be the output of `isotropy layers --json` printed",
+        says="report: layers must be the output of `isotropy layers --json`",
     )
 
 

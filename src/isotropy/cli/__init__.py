@@ -113,7 +113,7 @@ class Commands(TyperGroup):
         except Exception as error:
             if not hasattr(error, "format_message"):  # not a wrong use of the command line
                 raise
-            _tell("error", error.format_message(), as_json)
+            _tell("error", error.format_message().replace("Value error, ", ""), as_json)
             sys.exit(2)
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -11,9 +11,8 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
@@ -119,31 +118,6 @@ def listed(names: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-class EngineName(StrEnum):
-    """Where work can run."""
-
-    local = "local"
-    torch = "torch"
-    dask = "dask"
-
-
-class Pool(StrEnum):
-    """How the vectors of tokens become those of texts."""
-
-    tokens = "tokens"
-    mean = "mean"
-    cls = "cls"
-    last = "last"
-    own = "own"
-
-
-class Level(StrEnum):
-    """Which vectors a repair treats."""
-
-    token = "token"
-    sentence = "sentence"
-
-
 VECTOR_FILES = ".npy, .parquet, .safetensors or .vec, or a folder of Parquet parts (no suffix)"
 TORCH_DEVICE = "Torch device, such as cuda, cuda:1 or cpu [cuda if available]"
 POOL_HELP = (
@@ -240,9 +214,9 @@ class SourceOptions:
     """How the vectors of SOURCE are read, and where the work runs."""
 
     engine: Annotated[
-        EngineName,
+        Literal["local", "torch", "dask"],
         typer.Option(help="Run on threads of this process, a torch device, or a Dask cluster."),
-    ] = EngineName.local
+    ] = "local"
     device: Annotated[str | None, typer.Option(help=f"{TORCH_DEVICE}; needs --engine torch.")] = (
         None
     )
@@ -288,7 +262,7 @@ class SourceOptions:
                         f"{self.engine}."
                     )
         given = {k: v for k, v in options.get(self.engine, {}).items() if v is not None}
-        made = named(str(self.engine), **given)
+        made = named(self.engine, **given)
         try:
             with (
                 ProgressBar("rows") as bar,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,10 +14,8 @@ from isotropy.cli.common import (
     VECTOR_FILES,
     CacheOption,
     LayerOption,
-    Level,
     ModelArgument,
     OverwriteOption,
-    Pool,
     RepairOption,
     SpecialOption,
     TextOptions,
@@ -59,14 +57,14 @@ def embed(
     overwrite: OverwriteOption = False,
     layer: LayerOption = None,
     pool: Annotated[
-        Pool | None,
+        Literal["tokens", "mean", "cls", "last", "own"] | None,
         typer.Option(help=f"{POOL_HELP}; tokens keeps them all.", show_default=False),
     ] = None,
     special_tokens: SpecialOption = False,
     cache: CacheOption = None,
     repair: RepairOption = None,
     level: Annotated[
-        Level | None,
+        Literal["token", "sentence"] | None,
         typer.Option(
             help="Apply --repair to tokens before pooling, or to the pooled vectors [as its file "
             "says, else sentence].",
@@ -114,14 +112,14 @@ def embed(
     say(f"wrote {source.n_samples:,} rows of {source.n_features} to {out}")
 
 
-def treated_level(fitted: Repair | None, asked: Level | None, pool: Pool | None) -> str:
+def treated_level(fitted: Repair | None, asked: str | None, pool: str | None) -> str:
     """The level at which the repair is applied: as asked, else as its file says."""
     if fitted is None:
         if asked is not None:
             raise InputError("embed: --level needs --repair, got none. Name a repair.")
         return ""
-    level = str(asked or fitted.level_ or Level.sentence)
-    if level == Level.sentence and pool == Pool.tokens:
+    level = asked or fitted.level_ or "sentence"
+    if level == "sentence" and pool == "tokens":
         raise InputError(
             "embed: --level must be token with --pool tokens, got sentence. Add --level token, or "
             "choose another --pool."

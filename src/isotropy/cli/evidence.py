@@ -23,7 +23,6 @@ from isotropy.cli.common import (
     LayerOption,
     ModelDeviceOption,
     OverwriteOption,
-    Pool,
     SeedOption,
     SpecialOption,
     among,
@@ -65,7 +64,6 @@ VectorsArgument = Annotated[
         show_default=False,
     ),
 ]
-pool_names = among(*(pool for pool in Pool if pool != Pool.tokens))
 DATA_HELP = "File or folder of the task, or its name on the hub"
 repair_names = listed([*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)])
 
@@ -140,7 +138,7 @@ class VectorOptions:
         typer.Option(
             help=f"{POOL_HELP}.",
             show_default=False,
-            autocompletion=pool_names,
+            autocompletion=among("mean", "cls", "last", "own"),
         ),
     ] = None
     special_tokens: SpecialOption = False

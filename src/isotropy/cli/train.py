@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,29 +26,6 @@ METHODS = (
 )
 
 
-class Schedule(StrEnum):
-    """How the learning rate changes."""
-
-    constant = "constant"
-    linear = "linear"
-    polynomial = "polynomial"
-
-
-class StepPrecision(StrEnum):
-    """The arithmetic of a training step."""
-
-    float32 = "float32"
-    tf32 = "tf32"
-    bf16 = "bf16"
-
-
-class Evaluated(StrEnum):
-    """The part that is scored."""
-
-    dev = "dev"
-    test = "test"
-
-
 @dataclass(frozen=True)
 class RunSettings:
     """How a model is fine-tuned and scored; None for the default of the task."""
@@ -67,7 +43,7 @@ class RunSettings:
         int | None, typer.Option(help="Items per step [32; generation 48].", min=2)
     ] = None
     schedule: Annotated[
-        Schedule | None,
+        Literal["constant", "linear", "polynomial"] | None,
         typer.Option(
             help="How the learning rate changes [constant; generation polynomial].",
             show_default=False,
@@ -101,11 +77,11 @@ class RunSettings:
     ] = None
     beams: Annotated[int | None, typer.Option(help="Beams for generation [1].", min=1)] = None
     part: Annotated[
-        Evaluated | None,
+        Literal["dev", "test"] | None,
         typer.Option(help="Part to score [dev].", show_default=False),
     ] = None
     precision: Annotated[
-        StepPrecision | None,
+        Literal["float32", "tf32", "bf16"] | None,
         typer.Option(
             help="Precision of training steps; bf16 uses autocast [float32].", show_default=False
         ),
@@ -203,10 +179,7 @@ def train(
         folder=models,
         device=device,
         jobs=jobs,
-        settings={
-            name: str(value) if isinstance(value, StrEnum) else value
-            for name, value in vars(settings).items()
-        },
+        settings=vars(settings),
         overwrite=overwrite,
     )
     rows = summary(trial.run(_say_run))

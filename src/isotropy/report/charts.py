@@ -92,10 +92,8 @@ def partition(space: Any, before: Any = None) -> go.Figure:
 @public
 def cosines(space: Any, before: Any = None) -> go.Figure:
     """Cosines of random pairs of rows, and the threshold that 1 % of them reach."""
-    figure = _figure("cosine of two random rows", "share of pairs")
-    figure.update_yaxes(tickformat=".0%")
-    for view, line in _lines(space, before):
-        _histogram(figure, view.cosines, view.name, line)
+    named = ("cosine of two random rows", "share of pairs")
+    figure = _histograms(*named, [(v.cosines, v, line) for v, line in _lines(space, before)])
     threshold = as_view(space).threshold
     if math.isfinite(threshold):
         figure.add_vline(x=threshold, line={"color": SECOND, "dash": "dash"})
@@ -109,11 +107,8 @@ def cosines(space: Any, before: Any = None) -> go.Figure:
 @public
 def norms(space: Any, before: Any = None) -> go.Figure:
     """Norms of the rows."""
-    figure = _figure("norm of a row", "share of rows")
-    figure.update_yaxes(tickformat=".0%")
-    for view, line in _lines(space, before):
-        _histogram(figure, view.norms, view.name, line)
-    return figure
+    drawn = [(view.norms, view, line) for view, line in _lines(space, before)]
+    return _histograms("norm of a row", "share of rows", drawn)
 
 
 @public
@@ -315,18 +310,22 @@ def _lines(space: Any, before: Any) -> list[tuple[View, dict[str, Any]]]:
     return drawn
 
 
-def _histogram(figure: go.Figure, values: Floats, name: str, line: dict[str, Any]) -> None:
-    if not len(values):
-        return
-    shares, edges = np.histogram(values, bins=N_BINS, range=_ends(values))
-    heights = np.concatenate([[0], shares / len(values), [0]])
-    middles = (edges[1:] + edges[:-1]) / 2
-    step = edges[1] - edges[0]
-    figure.add_scatter(
-        x=np.concatenate([[middles[0] - step], middles, [middles[-1] + step]]), y=heights,
-        name=plain(name), mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
-        fillcolor=_faint(line["color"]),
-    )  # fmt: skip
+def _histograms(x: str, y: str, drawn: list[tuple[Floats, View, dict[str, Any]]]) -> go.Figure:
+    figure = _figure(x, y)
+    figure.update_yaxes(tickformat=".0%")
+    for values, view, line in drawn:
+        if not len(values):
+            continue
+        shares, edges = np.histogram(values, bins=N_BINS, range=_ends(values))
+        heights = np.concatenate([[0], shares / len(values), [0]])
+        middles = (edges[1:] + edges[:-1]) / 2
+        step = edges[1] - edges[0]
+        figure.add_scatter(
+            x=np.concatenate([[middles[0] - step], middles, [middles[-1] + step]]), y=heights,
+            name=plain(view.name), mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
+            fillcolor=_faint(line["color"]),
+        )  # fmt: skip
+    return figure
 
 
 def _ends(values: Floats) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,30 +145,19 @@ def _wrong(name: str, rule: str, value: Any) -> InputError:
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 PRINTED = "`isotropy compare --json` or `isotropy advise --json`"
 RESULT = {
-    "task": text,
-    "metric": text,
-    "repair": text,
-    "method": text,
-    "score": number,
-    "difference": number,
+    **dict.fromkeys(("task", "metric", "repair", "method", "fitted_on"), text),
+    **dict.fromkeys(("score", "difference", "p_holm"), number),
     "interval": interval,
-    "p_holm": number,
-    "fitted_on": text,
 }
 COMPARED = {"results": objects(RESULT, least=1), "notes": texts}
 CANDIDATE = {
     "method": text,
     "params": params,
-    "score": number,
-    "difference": number,
-    "standard_error": number,
+    **dict.fromkeys(("score", "difference", "standard_error"), number),
 }
 DIAGNOSED = {"reason": text}
 ADVISED = {
-    "reason": text,
-    "task": text,
-    "metric": text,
-    "choice": text,
+    **dict.fromkeys(("reason", "task", "metric", "choice"), text),
     "params": params,
     "baseline": defined,
     "score": defined,
@@ -271,8 +260,3 @@ def _gain(row: Mapping[str, Any], p: float) -> Gain:
 
 def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
-
-
-def all_gains(parts: Iterable[Evidence]) -> list[Gain]:
-    """The gains of all parts, one after the other."""
-    return [gain for part in parts for gain in part.gains]

@@ -206,8 +206,8 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
-                "report: repairs must come with vectors, got a Geometry, which has no rows. Give the "
-                "vectors."
+                "report: repairs must come with vectors, got a Geometry, which has no rows. Give "
+                "the vectors."
             )
         missing = [name for name in NEEDED if name not in X.values]
         if missing:

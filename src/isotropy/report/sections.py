@@ -11,7 +11,7 @@ import numpy as np
 
 from isotropy.errors import InputError, one_line
 from isotropy.report import charts, inputs
-from isotropy.report.inputs import Evidence, all_gains
+from isotropy.report.inputs import Evidence
 from isotropy.report.views import N_CLUSTERS, View
 
 NEEDED = (
@@ -169,7 +169,7 @@ def layer_sections(found: Mapping[str, Any]) -> list[Section]:
 
 def evidence_section(parts: Sequence[Evidence]) -> Section:
     """The gains of repairs on tasks, with their intervals."""
-    gains = all_gains(parts)
+    gains = [gain for part in parts for gain in part.gains]
     figure = charts.evidence(gains)
     rows, names = len({gain.repair for gain in gains}), len(figure.data)
     figure.update_layout(height=max(260, 110 + 38 * rows + 22 * names))  # a phone stacks the names
