@@ -356,7 +356,9 @@ def test_a_header_goes_with_a_task_and_with_tables(refused, folder):
     (folder / "x.txt").write_text("a\nb\nc\nd\n")
     refused("advise", "v.parquet", "--data", "x.txt", "--header", "a", says="goes with --task")
     task = ("--task", "pseudo", "--header", "a")
-    refused("advise", "v.parquet", "--data", "x.txt", *task, says="can't be used with --task pseudo")
+    refused(
+        "advise", "v.parquet", "--data", "x.txt", *task, says="can't be used with --task pseudo"
+    )
     task = ("--task", "retrieval", "--header", "a")
     refused("advise", "v.parquet", "--data", "x.txt", *task, says="can't be used with --task")
     task = ("--task", "classification", "--header", "label,text")

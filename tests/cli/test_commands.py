@@ -291,7 +291,9 @@ def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):
     command = [sys.executable, "-m", "isotropy", *map(str, line)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr.count("\n")) == (0, 1)
-    assert result.stderr.startswith("warning: apply: ClusterRemoval was chosen for the vectors of tok")
+    assert result.stderr.startswith(
+        "warning: apply: ClusterRemoval was chosen for the vectors of tok"
+    )
     assert "Use `isotropy embed --repair`" in result.stderr
     assert out.exists()
 

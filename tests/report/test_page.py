@@ -147,7 +147,9 @@ def test_a_geometry_without_a_metric_says_which(rows, name):
               {"models": [{"model": "a", "first_token": None, "layers": [{"layer": 0}]}]}]
 )  # fmt: skip
 def test_layers_of_another_kind_are_refused(rows, found):
-    with pytest.raises(InputError, match="report: layers must be the output of `isotropy layers --json`"):
+    with pytest.raises(
+        InputError, match="report: layers must be the output of `isotropy layers --json`"
+    ):
         report.page(rows, layers=found)
 
 

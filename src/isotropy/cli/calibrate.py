@@ -59,15 +59,15 @@ def calibrate(
     """
     if not 0 < rate < 1:
         raise InputError(
-            f"calibrate: --rate must be a number in (0, 1), got {rate:g}. 0.01 allows one false "
+            f"--rate must be a number in (0, 1), got {rate:g}. 0.01 allows one false "
             "match in a hundred unrelated pairs."
         )
     save = destination(save)
     inputs = {"SOURCE": source, "--repair": repair}
     check_target({"--save": save}, inputs, overwrite=overwrite)
     fitted = None if repair is None else load(repair)
-    rows = options.open(source, "calibrate")
-    with options.running("calibrate") as run:
+    rows = options.open(source)
+    with options.running() as run:
         calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
         n_skipped = run.n_skipped
     expect_pairs(calibrator, rate)
@@ -106,13 +106,13 @@ def expect_pairs(calibrator: ScoreCalibrator, rate: float) -> None:
     n_pairs, n_rows = calibrator.n_pairs_, calibrator.n_samples_seen_
     if n_pairs <= FEWEST:
         raise InputError(
-            f"calibrate: there must be more than {FEWEST} pairs of different rows, got {n_pairs} "
+            f"there must be more than {FEWEST} pairs of different rows, got {n_pairs} "
             f"from {n_rows:,} rows. Give more rows or a larger --n-pairs."
         )
     if rate * n_pairs * (1 + 1e-12) < FEWEST:
         digit = 10.0 ** (math.floor(math.log10(FEWEST / n_pairs)) - 1)
         least = math.ceil(FEWEST / n_pairs / digit) * digit  # two digits, rounded up
         raise InputError(
-            f"calibrate: --rate must be at least {least:.2g} with {n_pairs:,} pairs of "
+            f"--rate must be at least {least:.2g} with {n_pairs:,} pairs of "
             f"{n_rows:,} rows, got {rate:g}. Raise it, or give more rows or a larger --n-pairs."
         )

@@ -19,7 +19,7 @@ import typer
 
 from isotropy.engines import named, using
 from isotropy.engines.run import Run
-from isotropy.errors import InputError
+from isotropy.errors import InputError, public
 from isotropy.models.texts import Texts, open_texts
 from isotropy.progress import ProgressBar
 from isotropy.sources import Source
@@ -78,7 +78,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
         called.__annotations__ = {p.name: p.annotation for p in parameters}
         epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
         called.epilog = epilog  # type: ignore[attr-defined]
-        return called
+        return public(called)
 
     return declare
 
@@ -237,18 +237,17 @@ class SourceOptions:
         typer.Option("--skip-bad-rows", help="Leave out rows with NaN or infinity; count them."),
     ] = False
 
-    def open(self, source: str, caller: str) -> Source:
+    def open(self, source: str) -> Source:
         """The source with that name."""
         return open_source(
             source,
             column=self.column,
             chunk_rows=self.chunk_rows,
             skip_bad_rows=self.skip_bad_rows,
-            caller=caller,
         )
 
     @contextlib.contextmanager
-    def running(self, caller: str, checkpoint: Path | None = None) -> Iterator[Run]:
+    def running(self, checkpoint: Path | None = None) -> Iterator[Run]:
         """The run that the options describe, with its progress shown on a terminal."""
         options = {
             "torch": {"device": self.device},
@@ -258,15 +257,14 @@ class SourceOptions:
             for name, value in values.items():
                 if value is not None and engine != self.engine:
                     raise InputError(
-                        f"{caller}: --{name.replace('_', '-')} needs --engine {engine}, got "
-                        f"{self.engine}."
+                        f"--{name.replace('_', '-')} needs --engine {engine}, got {self.engine}."
                     )
         given = {k: v for k, v in options.get(self.engine, {}).items() if v is not None}
         made = named(self.engine, **given)
         try:
             with (
                 ProgressBar("rows") as bar,
-                using(made, checkpoint=checkpoint, progress=bar, caller=caller) as run,
+                using(made, checkpoint=checkpoint, progress=bar) as run,
             ):
                 yield run
         finally:
@@ -295,9 +293,9 @@ class TextOptions:
         ),
     ] = None
 
-    def open(self, texts: str, caller: str) -> Texts:
+    def open(self, texts: str) -> Texts:
         """The texts in a file; tells how many were blank."""
-        found = open_texts(texts, self.text_column or None, caller)
+        found = open_texts(texts, self.text_column or None)
         if found.n_blank:
             blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
             typer.echo(blank, err=True)
@@ -331,7 +329,7 @@ def say_skipped(n_skipped: int) -> None:
         typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)
 
 
-def one_layer(layer: str | None, caller: str) -> int | str:
+def one_layer(layer: str | None) -> int | str:
     """The layer that --layer names."""
     if layer is None:
         return -1
@@ -339,8 +337,8 @@ def one_layer(layer: str | None, caller: str) -> int | str:
         return layer
     try:
         return int(layer)
-    except ValueError as error:
-        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from error
+    except ValueError:
+        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from None
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
     for name in sorted(set(written) - written_by_us(out)):
         if os.path.lexists(out / name) and not overwrite:
             raise InputError(
-                f"demo: --out must not hold a {shown(name)} that the demo did not write, or that "
+                f"--out must not hold a {shown(name)} that the demo did not write, or that "
                 f"was changed since, got {shown(out)}. Add --overwrite to replace it."
             )
     pairs = out / "pairs.tsv"
@@ -152,7 +152,7 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"demo: --out {shown(out)} could not be created ({reason(error)}). Choose another."
+            f"--out {shown(out)} could not be created ({reason(error)}). Choose another."
         ) from None
     with (
         resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,

@@ -87,7 +87,7 @@ def embed(
     fitted = None if repair is None else load(repair)
     treated = treated_level(fitted, level, pool)
     offline_unless_reached(model)
-    opened = options.open(texts, "embed")
+    opened = options.open(texts)
     default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,
@@ -116,12 +116,12 @@ def treated_level(fitted: Repair | None, asked: str | None, pool: str | None) ->
     """The level at which the repair is applied: as asked, else as its file says."""
     if fitted is None:
         if asked is not None:
-            raise InputError("embed: --level needs --repair, got none. Name a repair.")
+            raise InputError("--level needs --repair, got none. Name a repair.")
         return ""
     level = asked or fitted.level_ or "sentence"
     if level == "sentence" and pool == "tokens":
         raise InputError(
-            "embed: --level must be token with --pool tokens, got sentence. Add --level token, or "
+            "--level must be token with --pool tokens, got sentence. Add --level token, or "
             "choose another --pool."
         )
     return level

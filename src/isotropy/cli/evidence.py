@@ -104,28 +104,26 @@ class TaskOptions:
         ),
     ] = None
 
-    def open(self, kind: str, data: str, caller: str) -> Task:
+    def open(self, kind: str, data: str) -> Task:
         """The task in --data."""
         if kind != PSEUDO:
-            found = task_options(kind, self.option or [], caller)
+            found = task_options(kind, self.option or [])
             if self.header is not None:
                 if "header" not in inspect.signature(Task.by_kind[kind].read).parameters:
                     raise InputError(
-                        f"{caller}: --header can't be used with --task {kind}, whose files name "
+                        f"--header can't be used with --task {kind}, whose files name "
                         "their columns. Leave it out."
                     )
                 found["header"] = self.header
             return open_task(str(kind), data, **found)
         for name, given in (("option", self.option), ("header", self.header)):
             if given:
-                raise InputError(
-                    f"{caller}: --{name} can't be used with --task {PSEUDO}. Leave it out."
-                )
-        return adjacent([str(text) for text in each(open_texts(data, None, caller))])
+                raise InputError(f"--{name} can't be used with --task {PSEUDO}. Leave it out.")
+        return adjacent([str(text) for text in each(open_texts(data, None))])
 
-    def texts(self, caller: str) -> dict[str, list[Any]]:
+    def texts(self) -> dict[str, list[Any]]:
         """The texts of each file to fit on, by its name."""
-        return {path: list(each(open_texts(path, None, caller))) for path in self.fit_on or ()}
+        return {path: list(each(open_texts(path, None))) for path in self.fit_on or ()}
 
 
 @dataclass(frozen=True)
@@ -152,9 +150,9 @@ class VectorOptions:
         ),
     ] = None
 
-    def open(self, model: str, task: Task | None, caller: str) -> tuple[Any, Any]:
+    def open(self, model: str, task: Task | None) -> tuple[Any, Any]:
         """The vectors, and the task with those pairs of words that have vectors."""
-        self.refuse_what_is_ignored(model, task, caller)
+        self.refuse_what_is_ignored(model, task)
         if holds_vectors(model):
             found: Any = KeyedVectors.load(model, self.text_column, self.column)
         elif isinstance(task, WordSimilarity):
@@ -162,7 +160,7 @@ class VectorOptions:
         else:
             found = Encoder(
                 model,
-                layer=one_layer(self.layer, caller),
+                layer=one_layer(self.layer),
                 pool=self.pool or ("own" if pools_itself(model) else "mean"),
                 special_tokens=self.special_tokens,
                 device=self.device,
@@ -176,7 +174,7 @@ class VectorOptions:
                     typer.echo(f"both words are known in {kept}", err=True)
         return found, task
 
-    def refuse_what_is_ignored(self, model: str, task: Task | None, caller: str) -> None:
+    def refuse_what_is_ignored(self, model: str, task: Task | None) -> None:
         """Raise if an option was given that has no effect on these vectors."""
         of_models = {
             "layer": self.layer,
@@ -194,7 +192,7 @@ class VectorOptions:
             ignored, why = of_files, "a model"
         for name, given in ignored.items():
             if given:
-                raise InputError(f"{caller}: --{name} can't be used with {why}. Leave it out.")
+                raise InputError(f"--{name} can't be used with {why}. Leave it out.")
 
 
 @command(
@@ -237,11 +235,11 @@ def compare(
     items; p-values are adjusted for the number of repairs (Holm).
     """
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
-    guard({}, inputs, kept={"--cache": options.cache}, caller="compare")
+    guard({}, inputs, kept={"--cache": options.cache})
     offline_unless_reached(model, data)
-    opened = task_options.open(task, data, "compare")
-    texts = task_options.texts("compare").values()
-    vectors, opened = options.open(model, opened, "compare")
+    opened = task_options.open(task, data)
+    texts = task_options.texts().values()
+    vectors, opened = options.open(model, opened)
     with ProgressBar("repairs") as bar:
         found = compare_repairs(
             vectors,
@@ -306,20 +304,20 @@ def advise(
         for name, given in needs_task.items():
             if given:
                 flag = name.replace("_", "-")
-                raise InputError(f"advise: --{flag} needs --task, got none. Name a task.")
+                raise InputError(f"--{flag} needs --task, got none. Name a task.")
     save = destination(save)
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
     kept = {"--cache": options.cache}
-    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite, caller="advise")
+    check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite)
     offline_unless_reached(model, data)
     if task is None:
-        texts = list(each(open_texts(data, None, "advise")))
-        vectors, _ = options.open(model, None, "advise")
+        texts = list(each(open_texts(data, None)))
+        vectors, _ = options.open(model, None)
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    opened = task_options.open(task, data, "advise")
-    named = task_options.texts("advise")
-    vectors, opened = options.open(model, opened, "advise")
+    opened = task_options.open(task, data)
+    named = task_options.texts()
+    vectors, opened = options.open(model, opened)
     choices: dict[str, Any] = {"candidates": separated(repairs)} if repairs else {}
     choices |= {"transductive": True} if task_options.transductive else {}
     with ProgressBar("repairs") as bar:
@@ -361,7 +359,7 @@ def separated(specs: Iterable[str] | None) -> list[str] | None:
     return [one.strip() for spec in specs for one in re.split(r",(?=[^,=]*(?:[,:]|$))", spec)]
 
 
-def task_options(kind: str, options: list[str], caller: str) -> dict[str, Any]:
+def task_options(kind: str, options: list[str]) -> dict[str, Any]:
     """The values of name=value; one that the task wants as text, such as a label, stays text."""
     read = inspect.signature(Task.by_kind[kind].read).parameters
     known = dict(list(read.items())[1:])  # the first is what --data names

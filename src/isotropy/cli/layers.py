@@ -116,7 +116,7 @@ def layers(
         inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
         check_image(out, inputs, overwrite=overwrite, name="--out")
     offline_unless_reached(model, against)
-    opened = options.open(texts, "layers")
+    opened = options.open(texts)
     picked = sampled(opened, max_texts, seed)
     found, remarks = [], []
     for name in (model,) if against is None else (model, against):

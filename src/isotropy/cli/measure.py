@@ -56,11 +56,11 @@ def measure(
     Prints a table of metrics and a verdict. The file is read twice, and up to four times more if
     rounding hides small eigenvalues. Memory use does not grow with the number of rows.
     """
-    guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint}, caller="measure")
-    rows = options.open(source, "measure")
+    guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint})
+    rows = options.open(source)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
     with (
-        options.running("measure", checkpoint),
+        options.running(checkpoint),
         warnings.catch_warnings(record=as_json) as caught,
     ):
         warnings.simplefilter("always", IsotropyWarning)

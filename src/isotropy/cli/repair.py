@@ -95,7 +95,7 @@ def repair(
     Which repair helps, if any, depends on the task: ask `isotropy advise`.
     """
     if out is None and save is None:
-        raise InputError("repair: --out or --save must be given; otherwise nothing is kept.")
+        raise InputError("--out or --save must be given; otherwise nothing is kept.")
     params = {
         "n_clusters": n_clusters,
         "n_components": n_components,
@@ -114,9 +114,9 @@ def repair(
         kept={"--checkpoint": checkpoint},
         overwrite=overwrite,
     )
-    check_target({"--save": save}, overwrite=overwrite, caller="repair")
-    rows = options.open(source, "repair")
-    with options.running("repair", checkpoint) as run:
+    check_target({"--save": save}, overwrite=overwrite)
+    rows = options.open(source)
+    with options.running(checkpoint) as run:
         if out is not None:  # refused now, rather than after the fit
             run.engine.check(target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
         fitted.fit(rows)
@@ -167,8 +167,8 @@ def apply(
     inputs = {"REPAIR": repair, "SOURCE": source}
     guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
-    rows = options.open(source, "apply")
-    with options.running("apply") as run:
+    rows = options.open(source)
+    with options.running() as run:
         written = fitted.transform(rows, out=out, overwrite=overwrite)
         say_written(written, out)
         n_skipped = run.n_skipped
@@ -187,7 +187,7 @@ def loaded(repair: Path, source: str) -> Repair:
         except RepairFileError:
             raise error from None
         raise InputError(
-            f"apply: REPAIR must come before SOURCE, got {str(repair)!r} first. Run: "
+            f"REPAIR must come before SOURCE, got {str(repair)!r} first. Run: "
             f"isotropy apply {shlex.quote(source)} {shlex.quote(str(repair))} --out ..."
         ) from None
 

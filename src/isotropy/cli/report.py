@@ -62,8 +62,8 @@ def report(
     kept = {"--checkpoint": checkpoint}
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
-    rows = options.open(source, "report")
-    with options.running("report", checkpoint) as run:
+    rows = options.open(source)
+    with options.running(checkpoint) as run:
         write(
             rows,
             page,

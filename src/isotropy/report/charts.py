@@ -356,7 +356,7 @@ def _measured(view: View, name: str) -> Any:
 
 def _not_measured(name: str) -> InputError:
     return InputError(
-        f"charts: the geometry must have {name}, which was not measured. Measure all metrics."
+        f"the geometry must have {name}, which was not measured. Measure all metrics."
     )
 
 

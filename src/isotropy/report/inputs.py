@@ -27,13 +27,11 @@ def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
         try:
             found = stored.read_json(found)
         except OSError as error:
-            raise InputError(f"{name} must be readable ({reason(error)}).") from error
+            raise InputError(f"{name} must be readable ({reason(error)}).") from None
         except InputError as error:
-            raise InputError(f"report: {name} must be the output of {printed}: {error}.") from None
+            raise InputError(f"{name} must be the output of {printed}: {error}.") from None
     if not isinstance(found, Mapping):
-        raise InputError(
-            f"report: {name} must be the output of {printed}, got {type(found).__name__}."
-        )
+        raise InputError(f"{name} must be the output of {printed}, got {type(found).__name__}.")
     return found
 
 
@@ -204,7 +202,7 @@ def opened(found: Any) -> Evidence:
         each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
         return _advised(found)
     except InputError as error:
-        raise InputError(f"report: evidence must be the output of {PRINTED}: {error}.") from None
+        raise InputError(f"evidence must be the output of {PRINTED}: {error}.") from None
 
 
 def _compared(found: Mapping[str, Any]) -> Evidence:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, MissingExtraError
+from isotropy.errors import InputError, MissingExtraError, public
 from isotropy.geometry import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
@@ -36,7 +36,7 @@ def check_image(
     path: Any, inputs: dict[str, Any] | None = None, *, overwrite: bool = False, name: str = "path"
 ) -> Path:
     """The path of a figure; raises if no figure can be written there. Inputs: see `guard`."""
-    target = Path(output_path(path, name, caller))
+    target = Path(output_path(path, name))
     if target.suffix not in (".html", *PICTURES) or target.is_dir():
         raise InputError(f"{name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}.")
     guard({name: path}, inputs, overwrite=overwrite)
@@ -48,7 +48,8 @@ def check_image(
     return target
 
 
-def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bool = False) -> None:
+@public("report")
+def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
     """Write a plotly figure as .html, .svg, .png or .pdf; pictures need Chrome or Chromium.
 
     The file appears only when it is complete. An existing file is replaced only with `overwrite`.
@@ -74,7 +75,7 @@ def write_image(figure: Any, path: Any, caller: str = "report", *, overwrite: bo
         if "chrom" not in f"{error}".lower():
             raise
         raise InputError(
-            f"{caller}: a picture needs Chrome or Chromium, and neither could be started. Install "
+            "a picture needs Chrome or Chromium, and neither could be started. Install "
             "one, or write .html."
         ) from error
 
@@ -150,7 +151,7 @@ def check_page(
     **options: Any,
 ) -> Path:
     """The path of the page; raises if it can't be written or is one of the inputs."""
-    target = Path(output_path(path, name, "report"))
+    target = Path(output_path(path, name))
     if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
         raise InputError(f"{name} must be an .html file, got {shown(path)}.")
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
@@ -206,7 +207,7 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
-                "report: repairs must come with vectors, got a Geometry, which has no rows. Give "
+                "repairs must come with vectors, got a Geometry, which has no rows. Give "
                 "the vectors."
             )
         missing = [name for name in NEEDED if name not in X.values]

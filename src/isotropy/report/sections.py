@@ -143,7 +143,7 @@ def opened_layers(found: Any) -> Mapping[str, Any]:
     try:
         inputs.each(layers, {"models": inputs.objects(MODEL, least=1)})
     except InputError as error:
-        raise InputError(f"report: layers must be the output of {printed}: {error}.") from None
+        raise InputError(f"layers must be the output of {printed}: {error}.") from None
     return layers
 
 

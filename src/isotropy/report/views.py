@@ -67,7 +67,7 @@ class View:
         sample = self.geometry.drawn.sample
         if sample is None or sample.rows is None:
             raise InputError(
-                "report: the geometry must have a sample of rows, got none. Measure all metrics."
+                "the geometry must have a sample of rows, got none. Measure all metrics."
             )
         return linalg.to_numpy(sample.rows)
 

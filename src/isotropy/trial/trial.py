@@ -268,7 +268,7 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: Record) -> None:
     """Write the record whole or not at all; null stands for what is not finite."""
-    with explained(path, CALLER), whole(path) as part:
+    with explained(path), whole(path) as part:
         part.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
@@ -277,8 +277,8 @@ def read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
         _ = record["score"], record["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from error
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from None
     if record["score"] is None:
         record["score"] = math.nan
     return record
