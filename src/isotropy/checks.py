@@ -117,7 +117,7 @@ def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
         if "inhomogeneous" in str(error):
             raise InputError(
                 f"{name} must have rows of one length, got rows that differ. Pad or cut them."
-            ) from None
+            ) from error
         raise InputTypeError(
             f"{name} must be an array, got {type(X).__name__} "
             f"({one_line(error, 160)}). Convert it to a numpy array."
@@ -134,7 +134,7 @@ def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
             kind = InputTypeError if isinstance(error, TypeError) else InputError
             raise kind(
                 f"{name} must be numeric: {one_line(error, 160)}. Convert it to floats."
-            ) from None
+            ) from error
     if array.dtype.kind not in "fiub":
         raise InputTypeError(
             f"{name} must be numeric, got dtype {one_line(str(array.dtype), 80)}. "

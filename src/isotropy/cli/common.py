@@ -337,8 +337,8 @@ def one_layer(layer: str | None) -> int | str:
         return layer
     try:
         return int(layer)
-    except ValueError:
-        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from None
+    except ValueError as error:
+        raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from error
 
 
 @contextlib.contextmanager

@@ -153,7 +153,7 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
     except OSError as error:
         raise InputError(
             f"--out {shown(out)} could not be created ({reason(error)}). Choose another."
-        ) from None
+        ) from error
     with (
         resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,
         explained(pairs),

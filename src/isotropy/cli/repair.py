@@ -142,7 +142,7 @@ def made(name: str, params: dict[str, Any]) -> Repair:
     given = {key: value for key, value in params.items() if value is not None}
     for key in given.keys() - inspect.signature(kind).parameters.keys():
         flag = {"method": "whitening", "random_state": "seed"}.get(key, key).replace("_", "-")
-        raise InputError(f"--{flag} does not go with --method {name}. Leave it out.")
+        raise InputError(f"--{flag} can't be used with --method {name}. Leave it out.")
     return kind(**given)
 
 

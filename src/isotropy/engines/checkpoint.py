@@ -49,7 +49,7 @@ class Checkpoint:
         except OSError as error:
             raise InputError(
                 f"checkpoint {name} must be readable ({reason(error)}). Choose a new folder."
-            ) from None
+            ) from error
         if not is_free:
             raise InputError(f"{name} holds other things than a checkpoint. Choose a new folder.")
 

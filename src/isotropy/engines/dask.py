@@ -91,7 +91,7 @@ class Dask:
             raise MissingExtraError(
                 "engine 'dask' needs dask, which is not installed. "
                 'Run: pip install "isotropy[dask]".'
-            ) from None
+            ) from error
         self.worker_timeout = checks.real(worker_timeout, "worker_timeout", low=0)
         self.cluster: Any = None
         self._missing_since: float | None = None

@@ -189,7 +189,7 @@ class Regularizer:
         except TypeError as error:
             raise InputError(
                 f"{what} has no option {', '.join(options) or 'of that kind'}."
-            ) from None
+            ) from error
 
     @property
     def needs_hidden(self) -> bool:

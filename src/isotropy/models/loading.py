@@ -162,7 +162,7 @@ def read_json(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{str(path)!r} must be a JSON file ({first_line(error)}). Save the model again."
-        ) from None
+        ) from error
 
 
 @contextlib.contextmanager
@@ -183,7 +183,7 @@ def loading(name: str) -> Iterator[None]:
     except IsotropyError:
         raise
     except Exception as error:  # of many kinds, by library and by what is wrong
-        raise InputError(_complaint(name, error)) from None
+        raise InputError(_complaint(name, error)) from error
     finally:
         logging.disable(disabled)
         notes.set_verbosity(level)

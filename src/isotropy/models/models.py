@@ -216,7 +216,7 @@ class Model:
         except (RuntimeError, AssertionError) as error:
             raise InputError(
                 f"device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
-            ) from None
+            ) from error
         self._made_up = set(notes["missing_keys"])
         self._say_made_up()
         self.torch, self.device = torch, torch.device(device)

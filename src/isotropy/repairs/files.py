@@ -51,7 +51,7 @@ def write(
         complete = json.loads(json.dumps(complete, default=_plain))
         text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
-        raise InputError(f"parameters must be plain values: {error}.") from None
+        raise InputError(f"parameters must be plain values: {error}.") from error
     target = paths.normal(path)
     with explained(target), whole(target, overwrite=overwrite) as part:
         part.write_bytes(save(tensors, metadata={f"isotropy.{kind}": text}))

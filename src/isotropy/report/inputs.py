@@ -27,7 +27,7 @@ def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
         try:
             found = stored.read_json(found)
         except OSError as error:
-            raise InputError(f"{name} must be readable ({reason(error)}).") from None
+            raise InputError(f"{name} must be readable ({reason(error)}).") from error
         except InputError as error:
             raise InputError(f"{name} must be the output of {printed}: {error}.") from None
     if not isinstance(found, Mapping):

@@ -271,16 +271,16 @@ def explained(path: str, kind: str) -> Iterator[None]:
         yield
     except FormatError as error:
         raise InputError(f"{path!r} {error}") from None
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path!r}. Check the path.") from None
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path!r}. Check the path.") from error
     except OSError as error:
         if error.strerror is None:  # pyarrow's, of what it found in the file
-            raise InputError(_damaged(path, kind, error)) from None
+            raise InputError(_damaged(path, kind, error)) from error
         raise InputError(
             f"{brief(path)} cannot be read: {error.strerror}. Check the file."
-        ) from None
+        ) from error
     except damage() as error:
-        raise InputError(_damaged(path, kind, error)) from None
+        raise InputError(_damaged(path, kind, error)) from error
 
 
 def _damaged(path: str, kind: str, error: BaseException) -> str:

@@ -52,8 +52,8 @@ def output_path(path: Any, name: str) -> str:
     """The absolute local path of an output, which messages call `name`."""
     try:
         found = paths.normal(path)
-    except TypeError:
-        raise InputError(f"{name} must be a path, got {shown(path)}.") from None
+    except TypeError as error:
+        raise InputError(f"{name} must be a path, got {shown(path)}.") from error
     if paths.is_remote(found):
         raise InputError(
             f"{name} must be a local file, got {shown(found)}. Write here, then copy it."

@@ -164,5 +164,5 @@ def _filesystem(url: str) -> tuple[Any, str]:
             f'Run: pip install "fsspec[{scheme}]".'
         ) from error
     except ValueError as error:
-        raise InputError(f"{url!r} cannot be opened ({error}).") from None
+        raise InputError(f"{url!r} cannot be opened ({error}).") from error
     return fs.PyFileSystem(fs.FSSpecHandler(outside)), str(inner)

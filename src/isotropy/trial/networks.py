@@ -370,7 +370,7 @@ def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any,
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             f"device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
-        ) from None
+        ) from error
 
 
 def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None:

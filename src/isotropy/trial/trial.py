@@ -277,8 +277,8 @@ def read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
         _ = record["score"], record["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from error
     if record["score"] is None:
         record["score"] = math.nan
     return record
