@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from isotropy._version import __version__
 
 if TYPE_CHECKING:
-    from isotropy import engines as engines
     from isotropy import evidence, losses, metrics, repairs, stats, tasks
-    from isotropy import models as models
     from isotropy import report as report
-    from isotropy import sources as sources
     from isotropy.evidence import Advice, Comparison, advise, compare
     from isotropy.geometry import Geometry, measure
-    from isotropy.models import Embeddings, Encoder, KeyedVectors, embeddings
+    from isotropy.models import Embeddings, Encoder, KeyedVectors
+    from isotropy.models.embeddings import embeddings
     from isotropy.repairs import (
         AllButTheTop,
         Center,
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     )
     from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
-MODULES = ("engines", "evidence", "losses", "metrics", "models", "repairs", "report", "sources")
-MODULES += ("stats", "tasks")
+MODULES = {"engines", "evidence", "losses", "metrics", "models", "repairs", "report", "sources"}
+MODULES |= {"stats", "tasks"}
 HOME = {  # name: the module it comes from
     **dict.fromkeys(("Advice", "Comparison", "advise", "compare"), "evidence"),
     **dict.fromkeys(("Geometry", "measure"), "geometry"),

@@ -45,8 +45,8 @@ def text_table(
     for row in rows:
         table.add_row(*row)
     text = io.StringIO()
-    plain = {"color_system": None, "markup": False, "emoji": False, "highlight": False}
-    Console(file=text, width=width or WIDEST, **plain).print(table)
+    width = width or WIDEST
+    Console(file=text, width=width, color_system=None, markup=False, emoji=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

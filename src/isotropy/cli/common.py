@@ -23,7 +23,7 @@ from isotropy.errors import InputError, public
 from isotropy.models.texts import Texts, open_texts
 from isotropy.progress import ProgressBar
 from isotropy.sources import Source
-from isotropy.sources import open as open_source
+from isotropy.sources.opening import open_source
 
 PATIENCE = 3.0  # seconds
 
@@ -59,7 +59,9 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         given = inspect.signature(function, eval_str=True).parameters
-        records = {name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)}
+        records: dict[str, Any] = {
+            name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)
+        }
 
         @functools.wraps(function)
         def called(**values: Any) -> None:
@@ -249,7 +251,7 @@ class SourceOptions:
     @contextlib.contextmanager
     def running(self, checkpoint: Path | None = None) -> Iterator[Run]:
         """The run that the options describe, with its progress shown on a terminal."""
-        options = {
+        options: dict[str, dict[str, Any]] = {
             "torch": {"device": self.device},
             "dask": {"scheduler": self.scheduler, "worker_timeout": self.worker_timeout},
         }

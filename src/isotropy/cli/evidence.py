@@ -176,13 +176,13 @@ class VectorOptions:
 
     def refuse_what_is_ignored(self, model: str, task: Task | None) -> None:
         """Raise if an option was given that has no effect on these vectors."""
-        of_models = {
+        of_models: dict[str, Any] = {
             "layer": self.layer,
             "pool": self.pool,
             "special-tokens": self.special_tokens,
             "device": self.device,
         }
-        of_files = {"column": self.column, "text-column": self.text_column}
+        of_files: dict[str, Any] = {"column": self.column, "text-column": self.text_column}
         if holds_vectors(model):
             ignored, why = of_models, "a file of vectors, for which no model is run"
         elif isinstance(task, WordSimilarity):
