@@ -453,3 +453,23 @@ def test_a_missing_folder_is_called_missing(tmp_path):
     result = CliRunner().invoke(app, ["measure", str(tmp_path / "none")])
     assert result.exit_code == 2
     assert "there is no file or folder" in result.stderr
+
+
+def test_messages_name_options_rather_than_parameters(tmp_path):
+    X = np.random.default_rng(0).standard_normal((30, 4))
+    X[3, 1] = np.nan
+    np.save(tmp_path / "bad.npy", X)
+    assert "with --skip-bad-rows" in refused("measure", tmp_path / "bad.npy")
+    np.savez(tmp_path / "two.npz", a=X, b=X)
+    assert "with --column" in refused("measure", tmp_path / "two.npz")
+    said = refused(
+        "repair", tmp_path / "bad.npy", "--method", "whiten", "--power", 7, "--save", "r"
+    )
+    assert said.startswith("Whiten: --power must be")
+    said = refused("repair", tmp_path / "x", "--method", "cluster-removal", "--n-clusters", 0)
+    assert "nothing is kept" in said
+
+
+def test_a_wrong_choice_is_told_in_plain_words(path):
+    said = refused("measure", path, "--engine", "cloud")
+    assert said == "Invalid value for '--engine': 'cloud' is not one of 'local', 'torch', 'dask'.\n"

@@ -111,6 +111,20 @@ def test_compare_prints_a_table_of_every_repair(planted):
         assert f"\n{name} " in output
 
 
+def test_repairs_may_be_separated_by_commas(planted):
+    both = ("--repairs", "center,all-but-the-top:n_components=2", "--seeds", 1, "--json")
+    each = ("--repairs", "center", "--repairs", "all-but-the-top:n_components=2", *both[2:])
+    first, second = (json.loads(done(*line("compare", planted, *o))) for o in (both, each))
+    assert [timeless(r) for r in first["results"]] == [timeless(r) for r in second["results"]]
+
+
+def test_a_file_of_vectors_alone_is_told_what_it_lacks(planted, tmp_path):
+    np.save(tmp_path / "x.npy", np.eye(4))
+    said = refused(*line("compare", (tmp_path / "x.npy", planted[1])))
+    assert "must hold words or texts beside the vectors" in said
+    assert "column" not in said
+
+
 def test_compare_says_where_it_is_transductive(planted):
     options = ("--repairs", "center", "--transductive")
     assert "(transductive)" in done(*line("compare", planted, *options))

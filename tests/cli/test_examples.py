@@ -17,7 +17,7 @@ import isotropy
 from isotropy.cli import app
 
 from .. import tiny_models
-from ..train import trial_data
+from ..trial import trial_data
 
 COMMANDS = typer.main.get_command(app).commands
 N_FEATURES = 16  # as many as the small models have

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from isotropy.cli import app
 
 from .. import tiny_models
-from ..train import trial_data
+from ..trial import trial_data
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")

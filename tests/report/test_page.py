@@ -14,7 +14,8 @@ from isotropy import evidence, report, tasks
 from isotropy.errors import InputError
 from isotropy.report.columns import hover
 from isotropy.report.inputs import Evidence, Gain, opened
-from isotropy.report.sections import evidence_section
+from isotropy.report.page import _views
+from isotropy.report.sections import evidence_section, space_sections
 
 from .conftest import ATTACK
 
@@ -183,3 +184,17 @@ def test_names_of_many_tasks_leave_room_for_their_gains():
     parts = [Evidence("", "", "", tuple(part), {}, "p") for part in (rows[:1], rows)]
     one, many = (evidence_section([part]).figures[0].layout.height for part in parts)
     assert many > one + 100
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_code_of_within_clusters_gives_its_numbers(rows, seed):
+    X = np.concatenate([rows, rows[::-1] + 1])
+    views = _views(X, [], seed)
+    (section,) = (s for s in space_sections(views) if s.name == "local")
+    found = eval(section.code, {"isotropy": isotropy, "X": X})
+    assert found == views[0].local
+    points = {trace.name: list(trace.x) for trace in section.figures[0].data}
+    assert points == {
+        "all rows": [whole for whole, _ in found.values()],
+        "within clusters": [within for _, within in found.values()],
+    }

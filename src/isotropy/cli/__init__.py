@@ -32,19 +32,13 @@ TOUR = {  # heading in the help: its commands, each with its module and the firs
         "repair": ("repair", "Fit a repair to SOURCE, save it, and write the repaired vectors."),
         "apply": ("repair", "Apply a saved repair to the vectors in SOURCE."),
         "show": (
-            "show",
+            "repair",
             "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
         ),
     },
     "Evidence": {
-        "compare": (
-            "evidence",
-            "Score every repair on a task, with intervals and p-values.",
-        ),
-        "advise": (
-            "evidence",
-            "Recommend a repair for a task, or to leave the space alone.",
-        ),
+        "compare": ("evidence", "Score every repair on a task, with intervals and p-values."),
+        "advise": ("evidence", "Recommend a repair for a task, or to leave the space alone."),
         "calibrate": (
             "calibrate",
             "Find out what a high cosine is: the threshold for a false-match rate.",
@@ -54,7 +48,7 @@ TOUR = {  # heading in the help: its commands, each with its module and the firs
         "train": (
             "train",
             "Fine-tune models with and without calibration, and test whether it helped.",
-        ),
+        )
     },
 }
 SYNONYMS = {"random_state": "seed", "candidates": "repairs"}  # parameter: that of the command

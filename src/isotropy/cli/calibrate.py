@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from isotropy.cli.common import (
     JsonOption,
@@ -35,19 +36,17 @@ def calibrate(
     source: SourceArgument,
     *,
     rate: Annotated[
-        float, typer.Option(help="Share of unrelated pairs that may pass as matches.")
+        float, Option(help="Share of unrelated pairs that may pass as matches.")
     ] = 0.01,
     score: Annotated[
-        list[float] | None,
-        typer.Option(help="A cosine to judge; repeatable.", min=-1, max=1),
+        list[float] | None, Option(help="A cosine to judge; repeatable.", min=-1, max=1)
     ] = None,
     repair: RepairOption = None,
     save: Annotated[
-        Path | None,
-        typer.Option(help="File for the calibrator, to be read by `ScoreCalibrator.load`."),
+        Path | None, Option(help="File for the calibrator, to be read by `ScoreCalibrator.load`.")
     ] = None,
     overwrite: OverwriteOption = False,
-    n_pairs: Annotated[int, typer.Option(help="Random pairs of rows to draw.", min=1)] = 1_000_000,
+    n_pairs: Annotated[int, Option(help="Random pairs of rows to draw.", min=1)] = 1_000_000,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
     options: SourceOptions,

@@ -9,13 +9,14 @@ import os
 import socket
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
+from typer import Argument, Option
 
 from isotropy.engines import named, using
 from isotropy.engines.run import Run
@@ -100,22 +101,12 @@ def _options(record: Any) -> list[inspect.Parameter]:
 
 
 def among(*names: str) -> Callable[[str], list[str]]:
-    """Completes to those of the names that begin with what was typed."""
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
-
-
-def listed(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Completes the last of several names separated by commas."""
-    known = list(names)
+    """Completes a name, or the last of several names separated by commas."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
         given = before.split(",")
-        return [
-            f"{before}{comma}{name}"
-            for name in known
-            if name.startswith(last) and name not in given
-        ]
+        return [f"{before}{comma}{n}" for n in names if n.startswith(last) and n not in given]
 
     return complete
 
@@ -129,7 +120,7 @@ POOL_HELP = (
 
 SourceArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="SOURCE",
         help="File, folder, glob or URL of vectors: .npy, .npz, .safetensors, .parquet, .arrow, "
         ".feather, .csv, .tsv, .jsonl, word2vec .txt, .vec and .bin, .fvecs, or a data set saved "
@@ -139,39 +130,36 @@ SourceArgument = Annotated[
 ]
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option(help="Folder for finished parts; an interrupted run resumes where it stopped."),
+    Option(help="Folder for finished parts; an interrupted run resumes where it stopped."),
 ]
 ColumnOption = Annotated[
-    str | None,
-    typer.Option(help="Column, tensor or array that holds the vectors, if there are several."),
+    str | None, Option(help="Column, tensor or array that holds the vectors, if there are several.")
 ]
 RepairArgument = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="REPAIR",
         help="Saved repair: a file written by `repair --save` or `advise --save`.",
         show_default=False,
     ),
 ]
 RepairOption = Annotated[
-    Path | None, typer.Option("--repair", help="Saved repair to apply to the vectors.")
+    Path | None, Option("--repair", help="Saved repair to apply to the vectors.")
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the output if it exists.")
-]
+OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")]
 JsonOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--json",
         help='Print one JSON object; an error is a JSON line, {"error": ...}, on standard error.',
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seed for samples, folds, pairs and clusters.", min=0)
+    int, Option("--seed", help="Seed for samples, folds, pairs and clusters.", min=0)
 ]
 ModelArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="MODEL",
         help="A model for transformers, sentence-transformers or model2vec: its name on the hub, "
         "its folder, or a .gguf file.",
@@ -180,7 +168,7 @@ ModelArgument = Annotated[
 ]
 TextsArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="TEXTS",
         help="File of texts: .txt (one text per line), .tsv or .csv (with a header), or .jsonl, "
         "each also compressed as .gz. Blank texts are left out.",
@@ -189,7 +177,7 @@ TextsArgument = Annotated[
 ]
 LayerOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--layer",
         help="Hidden layer: 0 is the embedding layer, -1 the last one; first-last is the average "
         "of the first and the last [-1].",
@@ -198,12 +186,12 @@ LayerOption = Annotated[
     ),
 ]
 SpecialOption = Annotated[
-    bool, typer.Option("--special-tokens", help="Count [CLS], </s> and the like as tokens.")
+    bool, Option("--special-tokens", help="Count [CLS], </s> and the like as tokens.")
 ]
-ModelDeviceOption = Annotated[str | None, typer.Option("--device", help=f"{TORCH_DEVICE}.")]
+ModelDeviceOption = Annotated[str | None, Option("--device", help=f"{TORCH_DEVICE}.")]
 CacheOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--cache",
         envvar="ISOTROPY_CACHE",
         help="Folder that keeps the vectors of all tokens, so that no text is encoded twice.",
@@ -217,35 +205,28 @@ class SourceOptions:
 
     engine: Annotated[
         Literal["local", "torch", "dask"],
-        typer.Option(help="Run on threads of this process, a torch device, or a Dask cluster."),
+        Option(help="Run on threads of this process, a torch device, or a Dask cluster."),
     ] = "local"
-    device: Annotated[str | None, typer.Option(help=f"{TORCH_DEVICE}; needs --engine torch.")] = (
-        None
-    )
+    device: Annotated[str | None, Option(help=f"{TORCH_DEVICE}; needs --engine torch.")] = None
     scheduler: Annotated[
-        str | None,
-        typer.Option(help="Address of the Dask scheduler [starts processes on this machine]."),
+        str | None, Option(help="Address of the Dask scheduler [starts processes on this machine].")
     ] = None
     worker_timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds that --engine dask waits if it has no workers [300].", min=0),
+        Option(help="Seconds that --engine dask waits if it has no workers [300].", min=0),
     ] = None
     column: ColumnOption = None
     chunk_rows: Annotated[
-        int | None, typer.Option(help="Rows per chunk [as many as take about 64 MB].", min=1)
+        int | None, Option(help="Rows per chunk [as many as take about 64 MB].", min=1)
     ] = None
     skip_bad_rows: Annotated[
-        bool,
-        typer.Option("--skip-bad-rows", help="Leave out rows with NaN or infinity; count them."),
+        bool, Option("--skip-bad-rows", help="Leave out rows with NaN or infinity; count them.")
     ] = False
 
     def open(self, source: str) -> Source:
         """The source with that name."""
         return open_source(
-            source,
-            column=self.column,
-            chunk_rows=self.chunk_rows,
-            skip_bad_rows=self.skip_bad_rows,
+            source, column=self.column, chunk_rows=self.chunk_rows, skip_bad_rows=self.skip_bad_rows
         )
 
     @contextlib.contextmanager
@@ -280,15 +261,14 @@ class TextOptions:
     device: ModelDeviceOption = None
     batch_tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens per batch, including padding [4096; 65536 on a GPU].", min=1),
+        Option(help="Tokens per batch, including padding [4096; 65536 on a GPU].", min=1),
     ] = None
     max_length: Annotated[
-        int | None,
-        typer.Option(help="Truncate texts to this many tokens [the model's limit].", min=1),
+        int | None, Option(help="Truncate texts to this many tokens [the model's limit].", min=1)
     ] = None
     text_column: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Column with the texts, if it is not text, sentence, question, or both sentence1 "
             "and sentence2; repeatable.",
             show_default=False,

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Option
 
 from isotropy.cli.common import OverwriteOption, SeedOption, command
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, reason
@@ -36,10 +37,9 @@ BUDGET = 8  # repairs that advise tries
 @command("isotropy demo", "isotropy demo --space wordllama --out shown")
 def demo(
     space: Annotated[
-        str | None,
-        typer.Option(help=f"Only one space: {' or '.join(SETS)}.", show_default=False),
+        str | None, Option(help=f"Only one space: {' or '.join(SETS)}.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the vectors, pages and repairs.")] = Path(
+    out: Annotated[Path, Option(help="Folder for the vectors, pages and repairs.")] = Path(
         "isotropy-demo"
     ),
     overwrite: OverwriteOption = False,

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from threadpoolctl import threadpool_info
+from typer import Option
 
 from isotropy._version import __version__
 from isotropy.cli.common import JsonOption, command
@@ -40,9 +41,8 @@ DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 def doctor(
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep",
-            help="Also import torch and what needs it, instead of only looking for them.",
+        Option(
+            "--deep", help="Also import torch and what needs it, instead of only looking for them."
         ),
     ] = False,
     as_json: JsonOption = False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Option
 
 from isotropy.checks import Array
 from isotropy.cli.common import (
@@ -48,7 +49,7 @@ def embed(
     *,
     out: Annotated[
         Path,
-        typer.Option(
+        Option(
             help=f"File for the vectors: {VECTOR_FILES}. Parquet also keeps the texts and the "
             "other columns.",
             show_default=False,
@@ -58,14 +59,14 @@ def embed(
     layer: LayerOption = None,
     pool: Annotated[
         Literal["tokens", "mean", "cls", "last", "own"] | None,
-        typer.Option(help=f"{POOL_HELP}; tokens keeps them all.", show_default=False),
+        Option(help=f"{POOL_HELP}; tokens keeps them all.", show_default=False),
     ] = None,
     special_tokens: SpecialOption = False,
     cache: CacheOption = None,
     repair: RepairOption = None,
     level: Annotated[
         Literal["token", "sentence"] | None,
-        typer.Option(
+        Option(
             help="Apply --repair to tokens before pooling, or to the pooled vectors [as its file "
             "says, else sentence].",
             show_default=False,

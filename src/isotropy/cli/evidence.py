@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from isotropy import checks
 from isotropy.cli.common import (
@@ -29,7 +30,6 @@ from isotropy.cli.common import (
     beside,
     command,
     destination,
-    listed,
     offline_unless_reached,
     one_layer,
 )
@@ -57,7 +57,7 @@ Kind = StrEnum("Kind", {name: name for name in [*Task.by_kind, PSEUDO]})  # type
 
 VectorsArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="MODEL_OR_VECTORS",
         help="A model (folder, hub name or .gguf file), or a file of vectors with a column of "
         "texts or words; with words, a text is the mean of its words.",
@@ -65,7 +65,7 @@ VectorsArgument = Annotated[
     ),
 ]
 DATA_HELP = "File or folder of the task, or its name on the hub"
-repair_names = listed([*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)])
+repair_names = among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,18 @@ class TaskOptions:
 
     fit_on: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="File of texts to fit repairs on, instead of the task's own; repeatable: "
-            "`compare` joins the files, `advise` shows how the choice depends on them.",
+            "`compare` joins the files, `advise` shows how the choice depends on them."
         ),
     ] = None
     transductive: Annotated[
         bool,
-        typer.Option(
-            "--transductive", help="Fit on the evaluated texts themselves, as the papers did."
-        ),
+        Option("--transductive", help="Fit on the evaluated texts themselves, as the papers did."),
     ] = False
     option: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=VALUE",
             help="An option of the task, such as label=intent, text=utterance or score=rating "
             "(names of columns), combine=mean, similarity=dot, positive=yes, head=mlp or "
@@ -96,7 +94,7 @@ class TaskOptions:
     ] = None
     header: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME,NAME,...",
             help="Names for the columns of --data if it has no header, such as word1,word2,score "
             "or label,text; _ for a column to ignore.",
@@ -133,7 +131,7 @@ class VectorOptions:
     layer: LayerOption = None
     pool: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"{POOL_HELP}.",
             show_default=False,
             autocompletion=among("mean", "cls", "last", "own"),
@@ -145,9 +143,7 @@ class VectorOptions:
     column: ColumnOption = None
     text_column: Annotated[
         str | None,
-        typer.Option(
-            help="Column with the texts, if a file of vectors has several.", show_default=False
-        ),
+        Option(help="Column with the texts, if a file of vectors has several.", show_default=False),
     ] = None
 
     def open(self, model: str, task: Task | None) -> tuple[Any, Any]:
@@ -203,11 +199,11 @@ class VectorOptions:
 def compare(
     model: VectorsArgument,
     *,
-    task: Annotated[Kind, typer.Option(help="The kind of task.", show_default=False)],
-    data: Annotated[str, typer.Option(help=f"{DATA_HELP}.", show_default=False)],
+    task: Annotated[Kind, Option(help="The kind of task.", show_default=False)],
+    data: Annotated[str, Option(help=f"{DATA_HELP}.", show_default=False)],
     repairs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Repairs separated by commas, such as center,token/whiten or "
             "cluster-removal:n_clusters=27,n_components=12; repeatable [every repair with its "
             "default parameters].",
@@ -217,13 +213,13 @@ def compare(
     task_options: TaskOptions,
     part: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Part to evaluate on: train, dev, test or all [dev, else test, else all].",
             autocompletion=among("train", "dev", "test", "all"),
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Fits to average for repairs that depend on a seed.", min=1)
+        int, Option(help="Fits to average for repairs that depend on a seed.", min=1)
     ] = 5,
     options: VectorOptions,
     seed: SeedOption = 0,
@@ -263,19 +259,18 @@ def advise(
     model: VectorsArgument,
     *,
     data: Annotated[
-        str,
-        typer.Option(help=f"{DATA_HELP}; without --task, a file of texts.", show_default=False),
+        str, Option(help=f"{DATA_HELP}; without --task, a file of texts.", show_default=False)
     ],
     task: Annotated[
         Kind | None,
-        typer.Option(
+        Option(
             help="The kind of task; pseudo is to find the next line of a text file; omit it to "
-            "get a diagnosis only.",
+            "get a diagnosis only."
         ),
     ] = None,
     repairs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Repairs to choose from, simplest first, written as for `compare`; repeatable "
             "[a search over all repairs and their parameters].",
             autocompletion=repair_names,
@@ -284,12 +279,12 @@ def advise(
     task_options: TaskOptions,
     save: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File for the recommended repair, to be used with `apply` or `embed --repair`."
         ),
     ] = None,
     overwrite: OverwriteOption = False,
-    budget: Annotated[int, typer.Option(help="Try at most this many repairs.", min=1)] = 24,
+    budget: Annotated[int, Option(help="Try at most this many repairs.", min=1)] = 24,
     options: VectorOptions,
     seed: SeedOption = 0,
     as_json: JsonOption = False,

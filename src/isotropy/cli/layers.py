@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from typer import Option
 
 from isotropy import errors
 from isotropy.cli.common import (
@@ -85,22 +86,22 @@ def layers(
     texts: TextsArgument,
     *,
     against: Annotated[
-        str | None, typer.Option(help="Another model, measured on the same texts.")
+        str | None, Option(help="Another model, measured on the same texts.")
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File for a chart of -log10 I by layer: .html (self-contained), or .svg, .png or "
             ".pdf (with kaleido)."
         ),
     ] = None,
     overwrite: OverwriteOption = False,
     max_texts: Annotated[
-        int, typer.Option(help="Encode at most this many texts, drawn at random (--seed).", min=2)
+        int, Option(help="Encode at most this many texts, drawn at random (--seed).", min=2)
     ] = 2000,
     max_tokens: Annotated[
-        int, typer.Option(help="Measure at most this many tokens, drawn at random (--seed).", min=2)
+        int, Option(help="Measure at most this many tokens, drawn at random (--seed).", min=2)
     ] = 50_000,
     seed: SeedOption = 0,
     options: TextOptions,

@@ -6,6 +6,7 @@ import warnings
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from isotropy.cli.common import (
     CheckpointOption,
@@ -13,8 +14,8 @@ from isotropy.cli.common import (
     SeedOption,
     SourceArgument,
     SourceOptions,
+    among,
     command,
-    listed,
     say_skipped,
 )
 from isotropy.errors import IsotropyWarning
@@ -33,18 +34,17 @@ def measure(
     *,
     metrics: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Metrics separated by commas, such as isoscore,mean_cosine [all but hubness, "
             "which compares all pairs].",
-            autocompletion=listed(name for name in RECORDS if name != "local_isotropy"),
+            autocompletion=among(*(name for name in RECORDS if name != "local_isotropy")),
         ),
     ] = None,
     local: Annotated[
-        int | None,
-        typer.Option(help="Also measure within this many k-means clusters.", min=1),
+        int | None, Option(help="Also measure within this many k-means clusters.", min=1)
     ] = None,
     center: Annotated[
-        bool, typer.Option("--center", help="Subtract the mean before decomposing X'X.")
+        bool, Option("--center", help="Subtract the mean before decomposing X'X.")
     ] = False,
     as_json: JsonOption = False,
     seed: SeedOption = 0,
@@ -59,10 +59,7 @@ def measure(
     guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint})
     rows = options.open(source)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
-    with (
-        options.running(checkpoint),
-        warnings.catch_warnings(record=as_json) as caught,
-    ):
+    with options.running(checkpoint), warnings.catch_warnings(record=as_json) as caught:
         warnings.simplefilter("always", IsotropyWarning)
         geometry = measure_geometry(rows, names, center=center, local=local, random_state=seed)
     if not as_json:

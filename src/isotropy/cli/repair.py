@@ -1,4 +1,4 @@
-"""isotropy repair and isotropy apply: fit a repair to a file, and apply it to others."""
+"""isotropy repair, apply and show: fit a repair, apply it to files, and describe it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from isotropy.cli.common import (
     VECTOR_FILES,
     CheckpointOption,
+    JsonOption,
     OverwriteOption,
     RepairArgument,
     SourceArgument,
@@ -25,16 +27,18 @@ from isotropy.cli.common import (
     say,
     say_skipped,
 )
-from isotropy.errors import InputError, IsotropyWarning, RepairFileError
+from isotropy.errors import InputError, IsotropyWarning, RepairFileError, one_line
 from isotropy.repairs import Repair, load
-from isotropy.repairs.base import is_affine, target
+from isotropy.repairs.base import is_affine, read, target
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift
 from isotropy.sources import Source
 from isotropy.sources.arrays import Excerpt
 from isotropy.sources.guard import guard
+from isotropy.tables import json_line
 
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
+LONGEST = 2000  # characters of a line
 OUT_HELP = f"File for the repaired vectors: {VECTOR_FILES}, which --engine dask needs."
 RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
 
@@ -47,46 +51,46 @@ RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # t
 def repair(
     source: SourceArgument,
     *,
-    method: Annotated[RepairName, typer.Option(help="The repair to fit.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
+    method: Annotated[RepairName, Option(help="The repair to fit.", show_default=False)],
+    out: Annotated[Path | None, Option(help=OUT_HELP)] = None,
     save: Annotated[
-        Path | None, typer.Option(help="File for the fitted repair, to be used with `apply`.")
+        Path | None, Option(help="File for the fitted repair, to be used with `apply`.")
     ] = None,
     overwrite: OverwriteOption = False,
     n_clusters: Annotated[
-        int | None, typer.Option(help="Number of clusters [27]; cluster-removal only.")
+        int | None, Option(help="Number of clusters [27]; cluster-removal only.")
     ] = None,
     n_components: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Directions to remove [all-but-the-top: 1 % of the dimensions, cluster-removal: "
             "12] or to keep [whiten: all]."
         ),
     ] = None,
     side: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Remove directions from the top or the bottom of the spectrum [top].",
             autocompletion=among("top", "bottom"),
         ),
     ] = None,
     whitening: Annotated[
         str | None,
-        typer.Option(help="zca or pca [zca]; whiten only.", autocompletion=among("zca", "pca")),
+        Option(help="zca or pca [zca]; whiten only.", autocompletion=among("zca", "pca")),
     ] = None,
     power: Annotated[
-        float | None, typer.Option(help="1 whitens fully, 0.5 half-way [1]; whiten only.")
+        float | None, Option(help="1 whitens fully, 0.5 half-way [1]; whiten only.")
     ] = None,
     eps: Annotated[
-        float | None, typer.Option(help="Smallest eigenvalue, relative to their mean; whiten only.")
+        float | None, Option(help="Smallest eigenvalue, relative to their mean; whiten only.")
     ] = None,
     normalize: Annotated[
-        bool, typer.Option("--normalize", help="Scale the repaired vectors to length one.")
+        bool, Option("--normalize", help="Scale the repaired vectors to length one.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the clustering [0]; cluster-removal only.")
+        int | None, Option(help="Seed of the clustering [0]; cluster-removal only.")
     ] = None,
-    note: Annotated[str, typer.Option(help="A note to store in the saved file.")] = "",
+    note: Annotated[str, Option(help="A note to store in the saved file.")] = "",
     checkpoint: CheckpointOption = None,
     options: SourceOptions,
 ) -> None:
@@ -154,7 +158,7 @@ def apply(
     repair: RepairArgument,
     source: SourceArgument,
     *,
-    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
+    out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
     overwrite: OverwriteOption = False,
     options: SourceOptions,
 ) -> None:
@@ -217,3 +221,42 @@ def warn_if_far(fitted: Repair, source: Source) -> None:
                 IsotropyWarning,
                 stacklevel=2,
             )
+
+
+@command("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
+def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
+    """Describe a saved repair: what it is, what it was fitted on, how to apply it."""
+    found = described(repair)
+    if as_json:
+        typer.echo(json_line(found))
+        return
+    params = ", ".join(f"{name}={value!r}" for name, value in found["params"].items())
+    lines = {
+        "repair": f"{found['method']}({params})",
+        "fitted on": f"{found['n_samples']:,} rows of {found['n_features']} dimensions",
+        "output": f"rows of {found['n_features_out']} dimensions",
+        "level": {
+            "token": "token: the rows of tokens, before pooling",
+            "sentence": "sentence: the rows of texts, after pooling",
+        }.get(found["level"], "not recorded: rows like those it was fitted on"),
+        "form": "one matrix and one bias" if found["affine"] else "not affine",
+        "note": found["note"] or "none",
+        "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
+        "apply it": found["apply"],
+    }
+    for name, text in lines.items():
+        typer.echo(f"{name:9}  {one_line(text, LONGEST)}")
+
+
+def described(path: Path) -> dict[str, Any]:
+    """The contents of a saved repair as plain values."""
+    fitted, header = read(path)
+    file = shlex.quote(str(path))
+    of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
+    of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
+    return header | {
+        "level": fitted.level_,
+        "n_features_out": len(fitted.get_feature_names_out()),
+        "affine": is_affine(fitted),
+        "apply": of_tokens if fitted.level_ == "token" else of_rows,
+    }

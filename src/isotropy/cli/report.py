@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from isotropy.cli.common import (
     CheckpointOption,
@@ -31,18 +32,16 @@ def report(
     *,
     repair: Annotated[
         list[Path] | None,
-        typer.Option(help="Saved repair; the page shows the space before and after; repeatable."),
+        Option(help="Saved repair; the page shows the space before and after; repeatable."),
     ] = None,
     evidence: Annotated[
         list[Path] | None,
-        typer.Option(help="Output of `compare --json` or `advise --json` in a file; repeatable."),
+        Option(help="Output of `compare --json` or `advise --json` in a file; repeatable."),
     ] = None,
-    layers: Annotated[
-        Path | None, typer.Option(help="Output of `layers --json` in a file.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    layers: Annotated[Path | None, Option(help="Output of `layers --json` in a file.")] = None,
+    out: Annotated[Path, Option(help="The HTML file to write.")] = Path("report.html"),
     overwrite: OverwriteOption = False,
-    title: Annotated[str, typer.Option(help="Heading [the name of SOURCE].")] = "",
+    title: Annotated[str, Option(help="Heading [the name of SOURCE].")] = "",
     seed: SeedOption = 0,
     checkpoint: CheckpointOption = None,
     options: SourceOptions,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from isotropy.cli.common import JsonOption, ModelDeviceOption, command
 from isotropy.tables import json_line
@@ -31,58 +32,51 @@ class RunSettings:
     """How a model is fine-tuned and scored; None for the default of the task."""
 
     epochs: Annotated[
-        int | None, typer.Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
+        int | None, Option(help="Epochs [3; MRPC, WNLI and generation 5].", min=1)
     ] = None
     lr: Annotated[
         float | None,
-        typer.Option(
-            help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; generation 3e-5]."
-        ),
+        Option(help="Learning rate of AdamW [2e-5; RoBERTa 1e-5; siamese 7e-5; generation 3e-5]."),
     ] = None
-    batch_size: Annotated[
-        int | None, typer.Option(help="Items per step [32; generation 48].", min=2)
-    ] = None
+    batch_size: Annotated[int | None, Option(help="Items per step [32; generation 48].", min=2)] = (
+        None
+    )
     schedule: Annotated[
         Literal["constant", "linear", "polynomial"] | None,
-        typer.Option(
+        Option(
             help="How the learning rate changes [constant; generation polynomial].",
             show_default=False,
         ),
     ] = None
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW [0].")] = None
-    clip: Annotated[float | None, typer.Option(help="Clip gradients to this norm [1].")] = None
+    weight_decay: Annotated[float | None, Option(help="Weight decay of AdamW [0].")] = None
+    clip: Annotated[float | None, Option(help="Clip gradients to this norm [1].")] = None
     validation: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Share of the training items held out for early stopping; 0 trains for all "
             "epochs [0]."
         ),
     ] = None
     patience: Annotated[
-        int | None,
-        typer.Option(help="Stop early after this many epochs without improvement [3].", min=1),
+        int | None, Option(help="Stop early after this many epochs without improvement [3].", min=1)
     ] = None
-    max_train: Annotated[
-        int | None, typer.Option(help="Train on at most this many items.", min=2)
-    ] = None
-    max_eval: Annotated[
-        int | None, typer.Option(help="Evaluate on at most this many items.", min=2)
-    ] = None
+    max_train: Annotated[int | None, Option(help="Train on at most this many items.", min=2)] = None
+    max_eval: Annotated[int | None, Option(help="Evaluate on at most this many items.", min=2)] = (
+        None
+    )
     max_length: Annotated[
-        int | None,
-        typer.Option(help="Truncate texts to this many tokens [128; generation 512].", min=8),
+        int | None, Option(help="Truncate texts to this many tokens [128; generation 512].", min=8)
     ] = None
     max_target: Annotated[
-        int | None, typer.Option(help="Truncate targets to this many tokens [128].", min=2)
+        int | None, Option(help="Truncate targets to this many tokens [128].", min=2)
     ] = None
-    beams: Annotated[int | None, typer.Option(help="Beams for generation [1].", min=1)] = None
+    beams: Annotated[int | None, Option(help="Beams for generation [1].", min=1)] = None
     part: Annotated[
-        Literal["dev", "test"] | None,
-        typer.Option(help="Part to score [dev].", show_default=False),
+        Literal["dev", "test"] | None, Option(help="Part to score [dev].", show_default=False)
     ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bf16"] | None,
-        typer.Option(
+        Option(
             help="Precision of training steps; bf16 uses autocast [float32].", show_default=False
         ),
     ] = None
@@ -95,7 +89,7 @@ class RunSettings:
 def train(
     tasks: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="TASK",
             help="rte, mrpc, cola, sst2, wnli, qnli, mnli, qqp, stsb, stsb-siamese, wic, boolq; "
             "for encoder-decoders multi30k, wmt16-enro (translation) and cnndm (summarisation).",
@@ -105,7 +99,7 @@ def train(
     *,
     model: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="A transformers model: its folder, or its name in --models or on the hub; "
             "repeatable.",
             show_default=False,
@@ -113,24 +107,24 @@ def train(
     ],
     out: Annotated[
         Path,
-        typer.Option(
+        Option(
             help="Folder for one JSON file per run; finished runs are not repeated.",
             show_default=False,
         ),
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help=f"{', '.join(METHODS)}, or all; repeatable. Options follow a colon: "
             "cosine:weight=0.1,on=output [none]. isobn and isotropy-layer don't work for "
             "generation.",
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per method, each with its own seed.", min=1)] = 3,
+    seeds: Annotated[int, Option(help="Runs per method, each with its own seed.", min=1)] = 3,
     search: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--search",
             help="First choose the weight of each regularizer on a fifth of the training items: "
             "cosine from 0.01 to 10, spectrum from 1e-5 to 1e-2, isoscore-star from -1 to 10.",
@@ -138,7 +132,7 @@ def train(
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             envvar="ISOTROPY_DATA",
             help="Folder with a subfolder for each task, such as rte/train.tsv and rte/dev.tsv "
             "with columns label, sentence1, sentence2; other tasks come from the hub.",
@@ -146,13 +140,13 @@ def train(
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(envvar="ISOTROPY_MODELS", help="Folder in which to look for models first."),
+        Option(envvar="ISOTROPY_MODELS", help="Folder in which to look for models first."),
     ] = None,
     settings: RunSettings,
     device: ModelDeviceOption = None,
-    jobs: Annotated[int, typer.Option(help="Runs at the same time, each in a process.", min=1)] = 1,
+    jobs: Annotated[int, Option(help="Runs at the same time, each in a process.", min=1)] = 1,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Repeat finished runs, and replace their files.")
+        bool, Option("--overwrite", help="Repeat finished runs, and replace their files.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -171,11 +171,15 @@ def _key_column(table: Any, asked: str | None, path: str) -> str:
         found = [asked] if asked in names else []
     else:
         found = [name for name in KEYS if name in texts][:1] or texts
-    if len(found) != 1:
-        there = f"got {', '.join(names)}" if names else "got none beside the vectors"
+    if not names:
         raise InputError(
-            f"{path!r} must have the column {asked or 'word or text'}, {there}. Name "
-            "the one with the words or texts."
+            f"{path!r} must hold words or texts beside the vectors, got vectors only. Save both "
+            "in a .parquet, .jsonl, .csv or word2vec file, or as vectors.npy and words.txt."
+        )
+    if len(found) != 1:
+        raise InputError(
+            f"{path!r} must have the column {asked or 'word or text'}, got {', '.join(names)}. "
+            "Name the one with the words or texts."
         )
     return found[0]
 
