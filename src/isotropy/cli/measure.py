@@ -20,7 +20,7 @@ from isotropy.cli.common import (
 )
 from isotropy.errors import IsotropyWarning
 from isotropy.geometry import measure as measure_geometry
-from isotropy.metrics import RECORDS
+from isotropy.metrics import METRICS
 from isotropy.sources.guard import guard
 from isotropy.tables import json_line
 
@@ -37,7 +37,7 @@ def measure(
         Option(
             help="Metrics separated by commas, such as isoscore,mean_cosine [all but hubness, "
             "which compares all pairs].",
-            autocompletion=among(*(name for name in RECORDS if name != "local_isotropy")),
+            autocompletion=among(*(name for name in METRICS if name != "local_isotropy")),
         ),
     ] = None,
     local: Annotated[
