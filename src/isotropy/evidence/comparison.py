@@ -153,7 +153,7 @@ def cells(result: Result) -> tuple[str, ...]:
     if result.candidate.method == NONE:
         return (*head, "", "", "")
     low, high = (signed(100 * end) for end in result.interval)
-    return (*head, signed(100 * result.difference), f"{low}, {high}", f"{result.p_holm:.4f}")
+    return (*head, signed(100 * result.difference), f"{low} to {high}", f"{result.p_holm:.4f}")
 
 
 @public
