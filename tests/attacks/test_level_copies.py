@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from isotropy import KeyedVectors, advise, compare
+from isotropy.evidence.bench import bench_of
 from isotropy.evidence.split import disjoint, divided
-from isotropy.evidence.trials import Bench
 from isotropy.models.texts import Span
 from isotropy.tasks import STS, Classification, Retrieval, WordInContext, WordSimilarity
 from isotropy.tasks.base import identity
@@ -65,9 +65,13 @@ def rows(n, d=6, seed=0):
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
-def fitted(trial):
-    """The rows that the repairs of a trial are fitted on."""
-    source = trial.fits.source("sentence")
+def no_candidates(space):
+    return ()
+
+
+def fitted(evaluation):
+    """The rows that the repairs of an evaluation are fitted on."""
+    source = evaluation.fits.source("sentence")
     return np.concatenate([batch.rows for c in source.chunks() for batch in source.read(c)])
 
 
@@ -101,8 +105,8 @@ def test_a_copy_in_the_training_part_is_neither_fitted_on_nor_chosen_with(copy):
     part = ["test"] * 10 + ["train"] * 10
     task = Classification(texts, np.arange(20) % 2, part=part)
     X = rows(20)
-    plan = Bench(X, task, ()).held_out(task.parts["test"], task.parts["train"])
-    np.testing.assert_array_equal(fitted(plan.trials[0]), X[11:].astype(np.float32))
+    plan = bench_of(X, task, no_candidates).held_out(task.parts["test"], task.parts["train"])
+    np.testing.assert_array_equal(fitted(plan.evaluations[0]), X[11:].astype(np.float32))
     assert plan.n_removed == 1
     inside = disjoint(task, task.parts["train"], task.parts["test"])
     assert inside.tolist() == list(range(11, 20))
@@ -112,24 +116,26 @@ def test_a_copy_in_the_training_part_is_neither_fitted_on_nor_chosen_with(copy):
 def test_a_copy_in_the_text_to_fit_on_is_left_out(copy):
     task = STS([(TEXT, "one"), ("two", "three")], [1, 2])
     keyed = KeyedVectors(rows(6), [*task.texts, copy, "new text"])
-    plan = Bench(keyed, task, (), [copy, "new text"]).held_out(np.arange(2), np.arange(2))
-    assert (len(fitted(plan.trials[0])), plan.n_removed) == (1, 1)
+    plan = bench_of(keyed, task, no_candidates, [copy, "new text"]).held_out(
+        np.arange(2), np.arange(2)
+    )
+    assert (len(fitted(plan.evaluations[0])), plan.n_removed) == (1, 1)
 
 
 @copies
 def test_a_copy_in_the_vocabulary_is_left_out(copy):
     task = WordSimilarity([(TEXT, "one"), ("two", "three")], [1, 2])
     keyed = KeyedVectors(rows(20), [*task.texts, copy, *(f"word {i}" for i in range(15))])
-    plan = Bench(keyed, task, ()).held_out(np.arange(2), np.arange(2))
-    np.testing.assert_array_equal(fitted(plan.trials[0]), keyed.vectors[5:])
+    plan = bench_of(keyed, task, no_candidates).held_out(np.arange(2), np.arange(2))
+    np.testing.assert_array_equal(fitted(plan.evaluations[0]), keyed.vectors[5:])
 
 
 @copies
 def test_a_copy_of_a_query_in_the_corpus_is_not_fitted_on(copy):
     task = Retrieval([TEXT, "query"], [copy, "one", "two"], [(0, 0, 1), (1, 1, 1)])
     X = rows(5)
-    plan = Bench(X, task, ()).held_out(np.arange(2), np.arange(2))
-    np.testing.assert_array_equal(fitted(plan.trials[0]), X[3:].astype(np.float32))
+    plan = bench_of(X, task, no_candidates).held_out(np.arange(2), np.arange(2))
+    np.testing.assert_array_equal(fitted(plan.evaluations[0]), X[3:].astype(np.float32))
     assert plan.n_removed == 1
 
 
@@ -158,7 +164,7 @@ RENAMED = {
 @pytest.mark.parametrize("rename", list(RENAMED.values()), ids=list(RENAMED))
 def test_pairs_that_return_under_other_names_are_as_many_groups_as_pairs(rename):
     task, X = repeated(0, rename)
-    task = Bench(X, task, ()).task
+    task = bench_of(X, task, no_candidates).task
     assert len(set(task.groups)) == 30
     assert (task.groups.reshape(5, 30) == task.groups[:30]).all()
 
@@ -166,18 +172,18 @@ def test_pairs_that_return_under_other_names_are_as_many_groups_as_pairs(rename)
 @pytest.mark.parametrize("rename", list(RENAMED.values()), ids=list(RENAMED))
 def test_folds_keep_copies_together(rename):
     task, X = repeated(1, rename)
-    bench = Bench(X, task, ())
-    for trial in bench.across(np.arange(150), 5, seed=0).trials:
-        assert not set(trial.items % 30) & set(trial.train % 30)
-        seen = {row.tobytes() for row in bench.space.pooled[task.texts_of(trial.items)]}
-        assert not {row.tobytes() for row in fitted(trial)} & seen
+    bench = bench_of(X, task, no_candidates)
+    for evaluation in bench.across(np.arange(150), 5, seed=0).evaluations:
+        assert not set(evaluation.items % 30) & set(evaluation.train % 30)
+        seen = {row.tobytes() for row in bench.space.pooled[task.texts_of(evaluation.items)]}
+        assert not {row.tobytes() for row in fitted(evaluation)} & seen
 
 
 def test_parts_of_rows_under_other_names_are_put_together():
     task, X = repeated(2, RENAMED["by their names"])
     task.part = np.array(["train"] * 120 + ["test"] * 30)
     task = task.subset(np.arange(150))
-    found = divided(Bench(X, task, ()).task, 2000, 0)
+    found = divided(bench_of(X, task, no_candidates).task, 2000, 0)
     assert found.pooled  # so that the folds keep them together
     assert found.outside is None
 

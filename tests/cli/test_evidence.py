@@ -647,15 +647,15 @@ def test_the_least_rate_that_is_named_is_one_that_works(tmp_path):
 SLOWLY = """
 import sys, time
 from isotropy import cli
-from isotropy.evidence import trials
+from isotropy.evidence import bench
 
-outcomes = trials.Bench.outcomes
+outcomes = bench.Bench.outcomes
 
 def slowly(*arguments):
     time.sleep(0.3)
     return outcomes(*arguments)
 
-trials.Bench.outcomes = slowly
+bench.Bench.outcomes = slowly
 from rich.progress import Progress
 
 def drawn(method):

@@ -351,16 +351,22 @@ def test_text_far_from_the_scored_one_is_said_once():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t, X: advise(X), "task must be given, got None. Without labels use diagnose"),
+        (
+            lambda t, X: advise(X),
+            "task must be given, got None. Without labels use isotropy.diagnose",
+        ),
         (lambda t, X: advise(X, "sts"), "task must be a Task, got str"),
-        (lambda t, X: advise(X[:-1], t), "vectors must have a row for each of the 60 texts"),
+        (
+            lambda t, X: advise(X[:-1], t),
+            "vectors must have one row for each of the task's 60 texts",
+        ),
         (lambda t, X: advise(np.where(X > 2, np.nan, X), t), "must be finite"),
         (lambda t, X: advise(X, t, n_folds=1), "n_folds must be an integer of at least 2"),
         (lambda t, X: advise(X, t, budget=0), "budget must be an integer of at least 1"),
         (lambda t, X: advise(X, t, max_items=9), "max_items must be an integer of at least 20"),
         (lambda t, X: advise(X, t, seed=-1), "seed must be an integer of at least 0"),
         (lambda t, X: advise(X, t, candidates=["wihten"]), "method must be one of"),
-        (lambda t, X: advise(X, t, candidates=["whiten:p=1"]), "params of whiten must be of"),
+        (lambda t, X: advise(X, t, candidates=["whiten:p=1"]), "params of whiten must be among"),
         (lambda t, X: advise(X, t, candidates=["none"]), "candidates must hold a repair"),
         (lambda t, X: advise(X, t, {}), "fit_on must name at least one text"),
         (lambda t, X: advise(X, t, []), "fit_on must have at least one text"),

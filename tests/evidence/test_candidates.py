@@ -6,7 +6,14 @@ import pytest
 import isotropy
 from isotropy import AllButTheTop, Center, ClusterRemoval, ScaledCenter, Whiten
 from isotropy.errors import InputError
-from isotropy.evidence.spaces import NONE, Candidate, Fits, defaults, fit_alone, parsed, searched
+from isotropy.evidence.spaces import (
+    NONE,
+    Candidate,
+    Fits,
+    as_candidate,
+    default_candidates,
+    search_grid,
+)
 from isotropy.repairs import Repair
 
 BOTH = ("token", "sentence")
@@ -29,12 +36,12 @@ X = np.random.default_rng(0).standard_normal((600, 20)).astype(np.float32) * np.
     ],
 )
 def test_a_spec_names_a_candidate(spec, method, params, level):
-    assert parsed(spec, BOTH) == Candidate(method, params, level)
+    assert as_candidate(spec, BOTH) == Candidate(method, params, level)
 
 
 def test_a_single_row_is_token_and_sentence():
-    assert parsed("token/center", ("sentence",)).level == "sentence"
-    assert parsed("center", ("sentence",)).level == "sentence"
+    assert as_candidate("token/center", ("sentence",)).level == "sentence"
+    assert as_candidate("center", ("sentence",)).level == "sentence"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +49,8 @@ def test_a_single_row_is_token_and_sentence():
     [
         ("whitening", "method must be one of 'none', .*'whiten'.*, got 'whitening'"),
         ("word/center", "level must be one of 'sentence', 'token', got 'word'"),
-        ("center:strength=3", "params of center must be of normalize, got 'strength'"),
-        ("none:power=1", "params of none must be of none, got 'power'"),
+        ("center:strength=3", "params of center must be among normalize, got 'strength'"),
+        ("none:power=1", "params of none must be left out, got 'power'"),
         ("whiten:power=much", "Whiten: power must be"),
         ("cluster-removal:n_clusters=0", "n_clusters must be an integer of at least 1, got 0"),
         ("cluster-removal:n_components=few", "n_components must be an integer .*, got 'few'"),
@@ -52,7 +59,7 @@ def test_a_single_row_is_token_and_sentence():
 )
 def test_a_bad_spec_gets_one_line(spec, message):
     with pytest.raises(InputError, match=message) as caught:
-        parsed(spec, BOTH)
+        as_candidate(spec, BOTH)
     assert "\n" not in str(caught.value)
 
 
@@ -74,18 +81,18 @@ def test_only_an_open_seed_is_set():
     fixed = Candidate("cluster-removal", {"random_state": 7})
     assert not fixed.seeded
     assert fixed.make(3).random_state == 7
-    assert not any(c.seeded for c in defaults(BOTH) if c.method != "cluster-removal")
+    assert not any(c.seeded for c in default_candidates(BOTH) if c.method != "cluster-removal")
 
 
 def test_every_repair_is_compared_at_its_default():
-    assert [c.method for c in defaults(BOTH)] == sorted(Repair.by_name)
-    assert {c.level for c in defaults(BOTH)} == {"token"}
+    assert [c.method for c in default_candidates(BOTH)] == sorted(Repair.by_name)
+    assert {c.level for c in default_candidates(BOTH)} == {"token"}
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 8, 24, 768])
 @pytest.mark.parametrize("levels", [BOTH, ("sentence",)])
 def test_the_search_begins_with_none_and_leaves_something_over(levels, n_features):
-    found = searched(levels, n_features)
+    found = search_grid(levels, n_features)
     assert found[0] == Candidate(NONE)
     assert len({str(candidate) for candidate in found}) == len(found)
     assert {candidate.level for candidate in found} == set(levels)
@@ -108,12 +115,12 @@ def fits(*candidates, rows=X):
 
 def test_repairs_from_shared_moments_equal_those_fitted_alone():
     candidates = [
-        c for c in searched(("sentence",), 20) if c.method not in (NONE, "cluster-removal")
+        c for c in search_grid(("sentence",), 20) if c.method not in (NONE, "cluster-removal")
     ]
     shared, asked = fits(*candidates)
     for candidate in candidates:
         found = shared.fitted(candidate).transform(X)
-        alone = fit_alone(candidate, X).transform(X)
+        alone = candidate.make().fit(X).transform(X)
         np.testing.assert_allclose(found, alone, rtol=1e-6, atol=1e-6, err_msg=str(candidate))
     assert set(asked) == {"sentence"}
 
@@ -140,7 +147,7 @@ def test_cluster_removals_that_share_clusters_equal_those_fitted_alone(side, mon
     found = [shared.fitted(candidate).transform(X) for candidate in candidates]
     assert len(n_fits) == 2
     for candidate, rows in zip(candidates, found, strict=True):
-        alone = fit_alone(candidate, X)
+        alone = candidate.make().fit(X)
         assert alone.n_clusters_ == candidate.params["n_clusters"]
         np.testing.assert_allclose(rows, alone.transform(X), rtol=1e-5, atol=1e-4)
 
@@ -151,7 +158,7 @@ def test_what_differs_by_more_than_directions_shares_nothing():
     candidates = [plain, unit, fixed, other_side]
     shared, _ = fits(*candidates)
     for candidate in candidates:
-        alone = fit_alone(candidate, X)
+        alone = candidate.make().fit(X)
         repair = shared.fitted(candidate)
         assert repair.get_params() == alone.get_params()
         np.testing.assert_allclose(repair.transform(X), alone.transform(X), rtol=1e-5, atol=1e-4)
@@ -198,7 +205,7 @@ def test_shared_fits_can_be_saved_and_tell_shifts(candidate, tmp_path):
 def test_the_references_are_themselves():
     """What is fitted alone is what the classes give."""
     np.testing.assert_array_equal(
-        fit_alone(Candidate("whiten", {"power": 0.5}), X).transform(X),
+        Candidate("whiten", {"power": 0.5}).make().fit(X).transform(X),
         Whiten(power=0.5).fit(X).transform(X),
     )
-    assert isinstance(fit_alone(Candidate("center"), X), Center)
+    assert isinstance(Candidate("center").make().fit(X), Center)

@@ -9,9 +9,9 @@ import pytest
 from isotropy import KeyedVectors
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.evidence import Candidate, compare
+from isotropy.evidence.bench import grouped_folds
 from isotropy.evidence.significance import Fold, difference, holm, interval, p_value
 from isotropy.evidence.spaces import Fits
-from isotropy.evidence.trials import grouped_folds
 from isotropy.metrics import isoscore, mean_cosine
 from isotropy.repairs import AllButTheTop, Center, ClusterRemoval, Repair, Whiten
 from isotropy.tasks import STS, Classification, Retrieval
@@ -385,10 +385,13 @@ def small(part=None, n=30):
     ("call", "message"),
     [
         (lambda t, X: compare(X, t, ["wihten"]), "method must be one of"),
-        (lambda t, X: compare(X, t, ["whiten:strength=2"]), "params of whiten must be of"),
-        (lambda t, X: compare(X, t, part="dev"), "part must be one of all of 'sts', got 'dev'"),
-        (lambda t, X: compare(X, t, part="some"), "part must be one of all of 'sts', got 'some'"),
-        (lambda t, X: compare(X[:-1], t), "vectors must have a row for each of the 60 texts"),
+        (lambda t, X: compare(X, t, ["whiten:strength=2"]), "params of whiten must be among"),
+        (lambda t, X: compare(X, t, part="dev"), "part must be one of all for 'sts', got 'dev'"),
+        (lambda t, X: compare(X, t, part="some"), "part must be one of all for 'sts', got 'some'"),
+        (
+            lambda t, X: compare(X[:-1], t),
+            "vectors must have one row for each of the task's 60 texts",
+        ),
         (lambda t, X: compare(np.where(X > 2, np.nan, X), t), "must be finite"),
         (lambda t, X: compare(X, "sts"), "tasks must be a list"),
         (lambda t, X: compare(X, []), "tasks must be a Task or a list"),

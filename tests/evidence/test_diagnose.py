@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from isotropy import KeyedVectors
 from isotropy.errors import InputError
-from isotropy.evidence.advice import diagnose, items_needed
+from isotropy.evidence.advice import diagnose, pairs_needed
 
 from .examples import TokenEncoder
 
@@ -43,7 +43,7 @@ def test_the_risk_is_named():
 
 def test_a_repair_that_would_change_more_needs_more_labels():
     agreements = [-0.2, 0.0, 0.5, 0.9, 0.99, 1.0]
-    needed = [items_needed(agreement) for agreement in agreements]
+    needed = [pairs_needed(agreement) for agreement in agreements]
     assert needed == sorted(needed, reverse=True)
     assert len(set(needed)) == len(needed)
     assert needed[-1] == 1
@@ -55,7 +55,7 @@ def test_a_repair_that_would_change_more_needs_more_labels():
 def test_so_many_labels_are_enough():
     """Of two equal predictors whose ranks agree to r, one point more is found 8 times in 10."""
     agreement, effect, n_tries = 0.9, 0.05, 400
-    n = math.ceil(items_needed(agreement) * (0.01 / effect) ** 2)
+    n = math.ceil(pairs_needed(agreement) * (0.01 / effect) ** 2)
     random = np.random.default_rng(0)
     truth = random.standard_normal((n_tries, n))
     own = np.sqrt(1 - agreement)
@@ -84,9 +84,9 @@ def test_texts_that_return_count_once():
 @pytest.mark.parametrize(
     ("vectors", "texts", "message"),
     [
-        (rows(), TEXTS[:9], "vectors must have a row for each of the 9 texts of the task, got 300"),
-        (rows(n=9), TEXTS[:9], "texts must be at least 10 that differ, got 9"),
-        (rows(n=1), ["same"] * 20, "texts must be at least 10 that differ, got 1"),
+        (rows(), TEXTS[:9], "vectors must have one row for each of the task's 9 texts, got 300"),
+        (rows(n=9), TEXTS[:9], "texts must hold at least 10 that differ, got 9"),
+        (rows(n=1), ["same"] * 20, "texts must hold at least 10 that differ, got 1"),
         (np.ones((300, 4)), TEXTS, "vectors must differ in direction"),
         (np.outer(np.arange(1, 301), np.ones(4)), TEXTS, "vectors must differ in direction"),
         (rows() * np.nan, TEXTS, "must be finite"),

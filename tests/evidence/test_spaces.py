@@ -5,7 +5,7 @@ import pytest
 
 from isotropy import AllButTheTop, Center, ClusterRemoval, KeyedVectors, Standardize, Whiten
 from isotropy.errors import InputError
-from isotropy.evidence.spaces import SENTENCE, TOKEN, Given, is_affine, space
+from isotropy.evidence.spaces import SENTENCE, TOKEN, ArrayEncoder, is_affine, space_of
 from isotropy.models.texts import Span
 
 from .examples import TokenEncoder
@@ -25,7 +25,7 @@ def encoder():
 
 
 def test_one_row_a_text_is_one_level():
-    found = space(X, TEXTS, "compare")
+    found = space_of(X, TEXTS)
     assert found.levels == (SENTENCE,)
     np.testing.assert_allclose(found.pooled, X, rtol=1e-6)
     np.testing.assert_array_equal(
@@ -34,7 +34,7 @@ def test_one_row_a_text_is_one_level():
 
 
 def test_tokens_are_a_level_of_their_own(encoder):
-    found = space(encoder, TEXTS, "compare")
+    found = space_of(encoder, TEXTS)
     assert found.levels == (TOKEN, SENTENCE)
     means = [encoder.rows[text].mean(axis=0) for text in TEXTS]
     np.testing.assert_allclose(found.pooled, means, atol=1e-6)
@@ -44,7 +44,7 @@ def test_tokens_are_a_level_of_their_own(encoder):
 
 @pytest.mark.parametrize("repair", AFFINE, ids=repr)
 def test_repaired_means_are_means_of_repaired_tokens(encoder, repair):
-    found = space(encoder, TEXTS, "compare")
+    found = space_of(encoder, TEXTS)
     repair.fit(found.tokens.rows)
     texts = np.array([0, 7, 39])
     after = found.repaired(repair, TOKEN, texts)
@@ -55,7 +55,7 @@ def test_repaired_means_are_means_of_repaired_tokens(encoder, repair):
 
 @pytest.mark.parametrize("repair", [ClusterRemoval(3, 1), Center(normalize=True)], ids=repr)
 def test_other_repairs_treat_every_token(encoder, repair):
-    found = space(encoder, TEXTS, "compare")
+    found = space_of(encoder, TEXTS)
     repair.fit(found.tokens.rows)
     texts = np.array([11, 4, 30])
     after = found.repaired(repair, TOKEN, texts)
@@ -65,7 +65,7 @@ def test_other_repairs_treat_every_token(encoder, repair):
 
 
 def test_sentences_are_repaired_after_pooling(encoder):
-    found = space(encoder, TEXTS, "compare")
+    found = space_of(encoder, TEXTS)
     repair = Center(normalize=True).fit(found.pooled)
     after = found.repaired(repair, SENTENCE, np.arange(40))
     np.testing.assert_allclose(after, repair.transform(found.pooled), atol=1e-6)
@@ -77,7 +77,7 @@ def test_what_comes_after_pooling_comes_after_token_repairs(encoder):
         finish = staticmethod(lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
     encoder.own = Own
-    found = space(encoder, TEXTS, "compare")
+    found = space_of(encoder, TEXTS)
     np.testing.assert_allclose(np.linalg.norm(found.pooled, axis=1), 1, rtol=1e-5)
     repair = Center().fit(found.tokens.rows)
     mean = repair.transform(encoder.rows[TEXTS[3]]).mean(axis=0)
@@ -87,13 +87,13 @@ def test_what_comes_after_pooling_comes_after_token_repairs(encoder):
 
 def test_rows_of_an_array_are_found_by_their_text():
     texts = [*TEXTS[:-1], Span("some text", 0, 4)]
-    given = Given(X, texts, "compare")
+    given = ArrayEncoder(X, texts)
     np.testing.assert_array_equal(given.encode([texts[-1], texts[2]]), X[[39, 2]])
 
 
 def test_anything_that_encodes_will_do():
     keyed = KeyedVectors(X, TEXTS)
-    np.testing.assert_allclose(space(keyed, TEXTS[::-1], "compare").pooled, X[::-1], rtol=1e-6)
+    np.testing.assert_allclose(space_of(keyed, TEXTS[::-1]).pooled, X[::-1], rtol=1e-6)
 
 
 def with_nan():
@@ -105,20 +105,20 @@ def with_nan():
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
-        (lambda e: X[:-1], "vectors must have a row for each of the 40 texts of the task, got 39"),
+        (lambda e: X[:-1], "vectors must have one row for each of the task's 40 texts, got 39"),
         (lambda e: with_nan(), r"contains NaN .* \(first: 7\)"),
         (lambda e: X[0], "must be two-dimensional"),
         (lambda e: X * 1e300, "must be finite"),
         (lambda e: "vectors.parquet", "must be an encoder or an array, got the name"),
         (lambda e: KeyedVectors(X[1:], TEXTS[1:]), "must be among the keys, got 1 that are not"),
         (lambda e: setattr(e, "pool", "tokens") or e, "must pool its tokens, got pool='tokens'"),
-        (lambda e: setattr(e, "repair", Center()) or e, "must be without repair"),
-        (lambda e: setattr(e, "sentence_repair", Center()) or e, "must be without repair"),
+        (lambda e: setattr(e, "repair", Center()) or e, "must have no repair"),
+        (lambda e: setattr(e, "sentence_repair", Center()) or e, "must have no repair"),
     ],
 )
 def test_bad_vectors_get_one_line(encoder, vectors, message):
     with pytest.raises(InputError, match=message) as caught:
-        space(vectors(encoder), TEXTS, "compare")
+        space_of(vectors(encoder), TEXTS)
     assert "\n" not in str(caught.value)
 
 
@@ -128,4 +128,4 @@ def test_what_encodes_other_rows_gets_one_line():
             return X[:3]
 
     with pytest.raises(InputError, match="must encode 40 texts as that many rows, got 3"):
-        space(Wrong(), TEXTS, "compare")
+        space_of(Wrong(), TEXTS)

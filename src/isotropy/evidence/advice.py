@@ -1,4 +1,4 @@
-"""What `advise` and `diagnose` return: which repair, if any, and why."""
+"""What `advise` returns, and the diagnosis of a space without a task."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import scipy.stats
 
 from isotropy import checks, tables
 from isotropy.errors import InputError, public
-from isotropy.evidence.spaces import NONE, Candidate, encoder_of, space
-from isotropy.evidence.trials import excluded
+from isotropy.evidence.bench import exclusion_note
+from isotropy.evidence.spaces import NONE, Candidate, as_encoder, space_of
 from isotropy.geometry import Geometry, measure
 from isotropy.models.texts import Text, distinct, expect_texts
 from isotropy.repairs import AllButTheTop, Repair
@@ -21,7 +21,7 @@ from isotropy.repairs import AllButTheTop, Repair
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do, and why.
+    """Which repair to use, if any, and why.
 
     Attributes
     ----------
@@ -30,27 +30,27 @@ class Advice:
     repair : Repair or None
         The chosen repair, fitted and ready to be saved.
     baseline, score : float
-        Without repair and with the choice, on items that were not used to choose; fractions.
+        Scores without repair and with the choice, on items that were not used to choose; fractions.
     interval : (float, float)
         95 % interval of the difference, by paired bootstrap.
     p : float
-        Of the one-sided test of the whole procedure; at most 0.025 where something is chosen.
+        Of the one-sided test of the selection procedure; at most 0.025 if a repair is chosen.
     reason : str
     candidates : list of dict
-        What each candidate got while choosing, the simplest first.
+        The score of each candidate while choosing, simplest first.
     fitted_on : str
         What repairs were fitted on.
     n_removed : int
-        Texts that were excluded from it because they are scored.
+        Evaluated texts that were excluded from fitting.
     by_fit_text : dict
-        Name of each fitting text: what would be chosen with it, its score while choosing, and the
-        p of choosing so; where several were given.
+        By the name of each fitting text, if there were several: what would be chosen with it, its
+        score while choosing, and the p-value.
     shift : str
-        That the scored texts differ from the fitted ones, where they do.
+        A note if the scored texts differ from the fitted ones.
     items : str
         How many items were used for what, and why not the others.
     notes : list of str
-        What else is to be known of the vectors.
+        Remarks about the vectors.
     """
 
     choice: Candidate
@@ -68,14 +68,14 @@ class Advice:
     fitted_on: str
     n_removed: int
     items_needed: int
-    seconds: float
+    seconds: float = 0.0
     by_fit_text: dict[str, dict[str, Any]] = field(default_factory=dict)
     shift: str = ""
     items: str = ""
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, scores times 100; what `isotropy advise --json` prints."""
+        """Plain values, scores times 100, as `isotropy advise --json` prints them."""
         return {
             "choice": self.choice.method,
             "params": dict(self.choice.params),
@@ -117,28 +117,27 @@ class Advice:
     def __str__(self) -> str:
         head = "Leave it alone." if self.choice.method == NONE else f"Repair it: {self.choice}."
         lines = [head, self.reason, *self.notes, *([self.items] if self.items else [])]
-        if self.n_removed:
-            lines.append(excluded(self.n_removed))
-        for name, other in self.by_fit_text.items():
-            lines.append(
-                f"Fitted on {name}: {other['choice']} ({plain(other['score'])} while choosing, p "
-                f"= {other['p']:.4f})."
-            )
+        lines += [exclusion_note(self.n_removed)] if self.n_removed else []
+        lines += [
+            f"Fitted on {name}: {other['choice']} ({plain(other['score'])} while choosing, p = "
+            f"{other['p']:.4f})."
+            for name, other in self.by_fit_text.items()
+        ]
         return "\n".join([*lines, *([self.shift] if self.shift else [])])
 
 
 def plain(value: float | None) -> str:
-    """A number of points with one decimal, never -0.0; nothing where it is undefined."""
+    """Points with one decimal, never -0.0; "" if undefined."""
     return "" if value is None else f"{value:.1f}".replace("-0.0", "0.0")
 
 
 def signed(value: float | None) -> str:
-    """The same with its sign, as a difference is written."""
+    """A difference in points with its sign and one decimal; "" if undefined."""
     return "" if value is None else f"{value:+.1f}".replace("-0.0", "+0.0")
 
 
 def percent(value: float) -> float | None:
-    """A fraction times 100, to four decimals; None where it is undefined."""
+    """A fraction times 100, to four decimals; None if undefined."""
     return round(100 * float(value), 4) + 0.0 if math.isfinite(value) else None  # never -0.0
 
 
@@ -150,7 +149,7 @@ EFFECT, POWER, LEVEL = 0.01, 0.8, 0.05
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A space as it is; nothing is recommended, since nothing was shown.
+    """The geometry of a space; nothing is recommended, as nothing was tested.
 
     Attributes
     ----------
@@ -158,7 +157,7 @@ class Diagnosis:
     agreement : float
         Spearman's correlation of the cosines of random pairs before and after all-but-the-top.
     items_needed : int
-        Labelled pairs at which a difference of one point would be found with probability 0.8.
+        Labelled pairs needed to find a difference of one point with probability 0.8.
     reason : str
     """
 
@@ -168,14 +167,11 @@ class Diagnosis:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the keys of an advice."""
+        """Plain values, with the keys of an `Advice`."""
         return {
             "choice": "none",
             "params": {},
-            "baseline": None,
-            "score": None,
-            "interval": None,
-            "p": None,
+            **dict.fromkeys(("baseline", "score", "interval", "p")),
             "reason": self.reason,
             "candidates": [],
             "items_needed": self.items_needed,
@@ -183,13 +179,13 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        told = self.reason.removeprefix(self.geometry.verdict).strip()
-        return f"{self.geometry}\n{told}"
+        rest = self.reason.removeprefix(self.geometry.verdict).strip()
+        return f"{self.geometry}\n{rest}"
 
 
 @public
 def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis:
-    """What the geometry of texts' vectors says, what is at risk, and what evidence would take.
+    """The geometry of texts' vectors, and how many labels would show whether a repair helps.
 
     Parameters
     ----------
@@ -200,46 +196,41 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
 
     Notes
     -----
-    For two predictors of one quantity whose ranks correlate with r, the variance of the difference
-    of their Spearman correlations is at most about 2 (1 - r)/n. From it, with r between the
-    cosines before and after a usual repair, follows the number of labelled pairs.
+    For two predictors of one quantity whose ranks have correlation r, the variance of the
+    difference of their Spearman correlations is at most about 2 (1 - r)/n. With r between the
+    cosines before and after a usual repair, this gives the number of labelled pairs.
     """
     seed = checks.integer(seed, "seed", 0)
     different = distinct(expect_texts(texts, "texts"))[0]
-    encoder = encoder_of(vectors, different)
-    rows = space(encoder, different).pooled
+    encoder = as_encoder(vectors, different)
+    rows = space_of(encoder, different).pooled
     if len(rows) < LEAST_TEXTS:
-        raise InputError(f"texts must be at least {LEAST_TEXTS} that differ, got {len(rows)}.")
+        raise InputError(f"texts must hold at least {LEAST_TEXTS} that differ, got {len(rows)}.")
     geometry = measure(rows)
-    left, right = _pairs(len(rows), np.random.default_rng(seed))
+    random = np.random.default_rng(seed)
+    left = random.integers(0, len(rows), N_PAIRS)
+    right = (left + random.integers(1, len(rows), N_PAIRS)) % len(rows)
     before = _cosines(rows, left, right)
     if np.ptp(before) < SAME:
-        raise InputError("vectors must differ in direction, got one for all texts.")
+        raise InputError("vectors must differ in direction, got the same one for all texts.")
     repaired = AllButTheTop().fit(rows).transform(rows)
     agreement = float(scipy.stats.spearmanr(before, _cosines(repaired, left, right)).statistic)
-    needed = items_needed(agreement)
+    needed = pairs_needed(agreement)
     reason = (
-        f"{geometry.verdict} Without labels nothing is recommended: a repair would change who is "
-        f"near whom (ranks of cosines before and after all-but-the-top agree to {agreement:.2f}), "
-        f"for better or worse. About {needed:,} labelled pairs would show a difference of one "
-        "point; fewer show larger ones. With labels: isotropy advise ... --task sts --data "
-        "pairs.tsv."
+        f"{geometry.verdict} Without labels nothing is recommended: a repair would change which "
+        "texts are near each other (ranks of cosines before and after all-but-the-top agree to "
+        f"{agreement:.2f}), for better or worse. About {needed:,} labelled pairs would show a "
+        "difference of one point; fewer show larger ones. With labels: isotropy advise ... --task "
+        "sts --data pairs.tsv."
     )
     reason = " ".join([reason, *getattr(encoder, "notes", ())])
     return Diagnosis(geometry, agreement, needed, reason)
 
 
-@public
-def items_needed(agreement: float) -> int:
-    """Pairs that show a difference of one point between systems whose ranks agree so far."""
+def pairs_needed(agreement: float) -> int:
+    """Pairs that show a difference of one point between systems whose ranks agree this much."""
     z = scipy.stats.norm.ppf(1 - LEVEL / 2) + scipy.stats.norm.ppf(POWER)
     return max(1, math.ceil(2 * (1 - agreement) * (z / EFFECT) ** 2))
-
-
-def _pairs(n: int, random: np.random.Generator) -> Any:
-    """Numbers of random pairs of different rows."""
-    left = random.integers(0, n, N_PAIRS)
-    return left, (left + random.integers(1, n, N_PAIRS)) % n
 
 
 def _cosines(rows: Any, left: Any, right: Any) -> Any:

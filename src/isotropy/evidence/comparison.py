@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,27 @@ import numpy as np
 from isotropy import checks, tables
 from isotropy.errors import InputError, IsotropyWarning, brief, public
 from isotropy.evidence.advice import percent, plain, signed
-from isotropy.evidence.change import linear_cka, neighbour_overlap
-from isotropy.evidence.significance import difference, holm, interval, p_value
-from isotropy.evidence.spaces import NONE, SENTENCE, Candidate, defaults, encoder_of, parsed
-from isotropy.evidence.trials import (
+from isotropy.evidence.bench import (
+    NO_ITEMS,
     TRANSDUCTIVE,
     Bench,
+    Evaluation,
+    OnProgress,
     Plan,
-    Progress,
-    Trial,
-    Watch,
-    excluded,
-    far,
-    nobody,
-    sampled,
+    bench_of,
+    exclusion_note,
+    no_progress,
+    subsample,
+)
+from isotropy.evidence.change import linear_cka, neighbour_overlap
+from isotropy.evidence.significance import difference, holm, interval, p_value
+from isotropy.evidence.spaces import (
+    NONE,
+    SENTENCE,
+    Candidate,
+    as_candidate,
+    as_encoder,
+    default_candidates,
 )
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
 from isotropy.models.texts import Text
@@ -39,12 +47,12 @@ HEAD = ("repair", "score", "gain", "95 % interval", "p (Holm)")
 
 @dataclass(frozen=True)
 class Result:
-    """What one repair does on one task; fractions.
+    """One repair on one task; scores and differences are fractions.
 
     Attributes
     ----------
     score, difference : float
-        The score, and how much more it is than without repair.
+        The score, and the score less that without repair.
     interval : (float, float)
         95 % interval of the difference, by paired bootstrap.
     p, p_holm : float
@@ -52,9 +60,9 @@ class Result:
     isotropy : dict
         isoscore, mean_cosine and log10_partition_isotropy of the evaluated rows after the repair.
     cka, neighbour_overlap : float
-        How much of the space is as before.
+        How similar the space is to that before the repair.
     shift : str
-        That the evaluated texts differ from the fitted ones, where they do.
+        A note if the evaluated texts differ from the fitted ones.
     """
 
     task: str
@@ -87,9 +95,9 @@ class Result:
             "p": self.p,
             "p_holm": self.p_holm,
             "metrics": {name: percent(value) for name, value in self.metrics.items()},
-            "isotropy": {name: defined(value) for name, value in self.isotropy.items()},
-            "cka": defined(self.cka),
-            "neighbour_overlap": defined(self.neighbour_overlap),
+            "isotropy": {name: _or_none(value) for name, value in self.isotropy.items()},
+            "cka": _or_none(self.cka),
+            "neighbour_overlap": _or_none(self.neighbour_overlap),
             "n_items": self.n_items,
             "n_seeds": self.n_seeds,
             "fitted_on": self.fitted_on,
@@ -116,35 +124,29 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         parts = [
-            tables.html_table(
-                HEAD, [cells(result) for result in part], f"{task}: {_about(part[0])}"
-            )
-            for task, part in self._by_task().items()
+            tables.html_table(HEAD, [cells(result) for result in part], title)
+            for title, part in self._by_task().items()
         ]
         return "".join([*parts, *(tables.paragraph(note) for note in self.notes)])
 
     def _by_task(self) -> dict[str, list[Result]]:
         found: dict[str, list[Result]] = {}
-        for result in self.results:
-            found.setdefault(result.task, []).append(result)
+        for r in self.results:
+            title = f"{r.task}: {r.metric}, {r.n_items:,} items, fitted on {r.fitted_on}"
+            found.setdefault(title, []).append(r)
         return found
 
     def __str__(self) -> str:
         lines = []
-        for task, part in self._by_task().items():
-            lines.append(f"{task}: {_about(part[0])}")
+        for title, part in self._by_task().items():
+            lines.append(title)
             lines.append(tables.text_table(HEAD, [cells(result) for result in part], {1, 2}))
         return "\n".join([*lines, *self.notes])
 
 
-def defined(value: float) -> float | None:
-    """The value; None where it is undefined, as JSON has no NaN."""
+def _or_none(value: float) -> float | None:
+    """The value, or None if it is undefined, as JSON has no NaN."""
     return value if math.isfinite(value) else None
-
-
-def _about(result: Result) -> str:
-    """What the results on a task have in common."""
-    return f"{result.metric}, {result.n_items:,} items, fitted on {result.fitted_on}"
 
 
 def cells(result: Result) -> tuple[str, ...]:
@@ -169,7 +171,7 @@ def compare(
     n_folds: int = 5,
     max_items: int = 2000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Comparison:
     """Every repair on every task: score, difference from none, interval, p-value, what changed.
 
@@ -180,20 +182,20 @@ def compare(
     tasks : Task or sequence of Task
     repairs : one or a sequence, optional
         Names ("center", "token/all-but-the-top:n_components=3"), repairs or candidates; by default
-        every repair with its own defaults. On tokens where the level is not said, as the papers do.
+        every repair with its own defaults. Without a level they apply to tokens, as in the papers.
     fit_on : list of texts, optional
         What repairs are fitted on, without the evaluated sentences. By default the corpus of a
-        search, of keyed vectors the others, the training part, or in an undivided task the other
-        folds.
+        retrieval task, the other rows of keyed vectors, the training part, or, if the task has no
+        parts, the other folds.
     transductive : bool
-        Fit on the evaluated text itself, as the papers did; the results are labelled so.
+        Fit on the evaluated text itself, as the papers did; the results say so.
     part : {"train", "dev", "test", "all"}, optional
         What is evaluated: by default dev, then test, then everything in folds.
     seeds : int
-        Fits of repairs that depend on a seed; their scores are averaged.
+        Number of fits of repairs that depend on a seed; their scores are averaged.
     n_folds, max_items, seed : int
-        Folds of an undivided task, items of the training part that a head is trained on at most,
-        and the seed of all drawing.
+        Folds of a task without parts, most items of the training part that a head is trained on,
+        and the seed of all random draws.
     progress : callable, optional
         Called with the task's name, how many repairs are done, and how many there are.
 
@@ -209,30 +211,35 @@ def compare(
     checks.flag(transductive, "transductive")
     if transductive and fit_on is not None:
         raise InputError(
-            "fit_on must not be given with transductive, which fits on the evaluated "
-            "text. Leave one of them out."
+            "fit_on must not be given with transductive, which fits on the evaluated text. Leave "
+            "one of them out."
         )
     specs = [repairs] if isinstance(repairs, (str, Repair, Candidate)) else repairs
     if specs is not None:
         specs = checks.listing(specs, "repairs")
     for spec in specs or ():
-        parsed(spec, (SENTENCE,))  # refused before anything is encoded
+        as_candidate(spec, (SENTENCE,))  # refused before anything is encoded
     results: list[Result] = []
     notes: list[str] = []
-    for whole in _listed(tasks):
-        encoder = encoder_of(vectors, whole.texts)
-        task = needed(whole, part, transductive or fit_on is not None, max_items, seed)
-        bench = Bench(encoder, task, (), fit_on)
-        levels = bench.space.levels
-        wanted = defaults(levels) if specs is None else [parsed(spec, levels) for spec in specs]
-        bench.candidates = [c for c in wanted if c.method != NONE]
-        plan = planned(bench, part, transductive, n_folds, max_items, seed)
-        found = on_task(bench, plan, seeds, seed, progress or nobody)
-        said = [*bench.notes, *([excluded(plan.n_removed)] if plan.n_removed else [])]
+    for given in _listed(tasks):
+        encoder = as_encoder(vectors, given.texts)
+        task = _needed(given, part, transductive or fit_on is not None, max_items, seed)
+        bench = bench_of(encoder, task, lambda space: _candidates(specs, space.levels), fit_on)
+        plan = _planned(bench, part, transductive, n_folds, max_items, seed)
+        found = _on_task(bench, plan, seeds, seed, progress or no_progress)
+        said = [*bench.notes, *([exclusion_note(plan.n_removed)] if plan.n_removed else [])]
         said += [result.shift for result in found if result.shift][:1]
         notes += [f"{task.name}: {note}" for note in said]
         results += found
     return Comparison(results, transductive, notes)
+
+
+def _candidates(specs: Sequence[Any] | None, levels: Sequence[str]) -> list[Candidate]:
+    """The repairs to compare, by default all of them."""
+    if specs is None:
+        return default_candidates(levels)
+    found = [as_candidate(spec, levels) for spec in specs]
+    return [candidate for candidate in found if candidate.method != NONE]
 
 
 def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
@@ -242,83 +249,78 @@ def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
     return found
 
 
-def evaluated_part(task: Task, part: str | None) -> str:
+def _evaluated_part(task: Task, part: str | None) -> str:
     """The part that is evaluated."""
     chosen = part or next(p for p in ("dev", "test", "all", "train") if p in task.parts)
     if chosen != "all" and (not isinstance(chosen, str) or chosen not in task.parts):
         raise InputError(
-            f"part must be one of {', '.join(task.parts)} of {brief(task.name)}, got "
+            f"part must be one of {', '.join(task.parts)} for {brief(task.name)}, got "
             f"{brief(chosen)}."
         )
     return chosen
 
 
-def needed(task: Task, part: str | None, fitted_apart: bool, max_items: int, seed: int) -> Task:
-    """The task with the items that are evaluated, fitted on or learned from, and no others."""
-    chosen = evaluated_part(task, part)
+def _needed(task: Task, part: str | None, fitted_apart: bool, max_items: int, seed: int) -> Task:
+    """The task with only the items that are evaluated, fitted on or learned from."""
+    chosen = _evaluated_part(task, part)
     if chosen == "all":
         return task
     items = task.parts[chosen]
     train = task.parts.get("train", items)
     if fitted_apart:
-        train = sampled(train, max_items, seed) if task.supervised else items
+        train = subsample(train, max_items, seed) if task.supervised else items
     used = np.union1d(items, train)
     return task if len(used) == task.n_items else task.subset(used)
 
 
-def planned(
+def _planned(
     bench: Bench, part: str | None, transductive: bool, n_folds: int, max_items: int, seed: int
 ) -> Plan:
     """What is evaluated, and what repairs are fitted on."""
     task = bench.task
-    chosen = evaluated_part(task, part)
+    chosen = _evaluated_part(task, part)
     everything = np.sort(np.concatenate(list(task.parts.values())))
     items = everything if chosen == "all" else task.parts[chosen]
-    known = np.empty(0, dtype=np.int64)
-    if chosen != "all" and "train" in task.parts and chosen != "train":
-        known = task.parts["train"]
-    learned = sampled(known, max_items, seed)
+    known = NO_ITEMS if chosen in ("all", "train") else task.parts.get("train", NO_ITEMS)
+    learned = subsample(known, max_items, seed)
     if transductive:
-        trial = bench.evaluated(items).trials[0]
         if task.supervised and not len(learned):
             raise InputError(
-                f"{task.name!r} must have a training part to evaluate it transductively."
+                f"{task.name!r} must have a training part to be evaluated transductively."
             )
-        return Plan([Trial(items, learned, trial.fits)], TRANSDUCTIVE)
-    if len(known):
+        plan = bench.evaluated(items)
+    elif len(known):
         plan = bench.held_out(items, known)
-        trial = plan.trials[0]
-        return Plan([Trial(items, learned, trial.fits)], plan.fitted_on, plan.n_removed)
-    if not task.supervised and bench.apart(items) is not None:
+    elif not task.supervised and bench.apart(items) is not None:
         return bench.held_out(items, items)
-    return bench.across(items, n_folds, seed)
+    else:
+        return bench.across(items, n_folds, seed)
+    return replace(plan, evaluations=[Evaluation(items, learned, plan.evaluations[0].fits)])
 
 
-def on_task(
-    bench: Bench, plan: Plan, seeds: int, seed: int, progress: Progress = nobody
-) -> list[Result]:
-    """The results of none and of every candidate, adjusted for their number."""
+def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgress) -> list[Result]:
+    """The results of no repair and of every candidate, adjusted for their number."""
     shared: dict[str, Any] = {
         "task": bench.task.name,
         "metric": bench.task.metric,
-        "n_items": sum(len(trial.items) for trial in plan.trials),
+        "n_items": sum(len(evaluation.items) for evaluation in plan.evaluations),
         "fitted_on": plan.fitted_on,
     }
-    watch = Watch()
+    start = time.perf_counter()
     baseline = bench.outcomes(Candidate(NONE), plan)
     bench.expect_defined(baseline, plan)
-    unrepaired = changed(bench, Candidate(NONE), plan) | {
+    unrepaired = _changed(bench, Candidate(NONE), plan) | {
         "difference": 0.0, "interval": (0.0, 0.0), "p": 1.0, "p_holm": 1.0, "cka": 1.0,
-        "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": watch.seconds,
+        "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": time.perf_counter() - start,
     }  # fmt: skip
-    results = [Result(**shared, **scored(baseline), **unrepaired)]
+    results = [Result(**shared, **_scored(baseline), **unrepaired)]
     shifts: dict[str, str] = {}
     found = []
     for number, candidate in enumerate(bench.candidates):
         progress(bench.task.name, number, len(bench.candidates))
-        watch = Watch()
+        start = time.perf_counter()
         if plan.fitted_on != TRANSDUCTIVE and candidate.level not in shifts:
-            shifts[candidate.level] = far(bench, candidate.level, plan)
+            shifts[candidate.level] = bench.shift_note(candidate.level, plan)
         outcomes = bench.outcomes(candidate, plan, seeds)
         folds = bench.folds(plan, outcomes, baseline)
         tested = {
@@ -328,15 +330,15 @@ def on_task(
             "n_seeds": seeds if candidate.seeded else 1,
             "shift": shifts.get(candidate.level, ""),
         }
-        found.append(shared | scored(outcomes) | tested | changed(bench, candidate, plan))
-        found[-1]["seconds"] = watch.seconds
+        found.append(shared | _scored(outcomes) | tested | _changed(bench, candidate, plan))
+        found[-1]["seconds"] = time.perf_counter() - start
     progress(bench.task.name, len(found), len(found))
     adjusted = holm([result["p"] for result in found])
     return results + [Result(p_holm=float(p), **r) for p, r in zip(adjusted, found, strict=True)]
 
 
-def scored(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Means of the scores and of the secondary figures."""
+def _scored(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Means of the scores and of the secondary metrics."""
     names = outcomes[0].metrics
     return {
         "score": float(np.mean([outcome.value for outcome in outcomes])),
@@ -344,26 +346,20 @@ def scored(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def changed(bench: Bench, candidate: Candidate, plan: Plan) -> dict[str, Any]:
-    """What a candidate makes of the space of the first trial."""
-    before, after = bench.rows_before_and_after(candidate, plan.trials[0])
-    n_neighbours = min(N_NEIGHBOURS, len(before) - 1)
-    return {
-        "candidate": candidate,
-        "isotropy": geometry(after),
-        "cka": linear_cka(before, after),
-        "neighbour_overlap": neighbour_overlap(before, after, k=n_neighbours)
-        if n_neighbours
-        else math.nan,
-    }
-
-
-def geometry(rows: Any) -> dict[str, float]:
-    """The three figures of isotropy that tell most, of some rows."""
+def _changed(bench: Bench, candidate: Candidate, plan: Plan) -> dict[str, Any]:
+    """How a candidate changes the space of the first evaluation."""
+    before, after = bench.rows_before_and_after(candidate, plan.evaluations[0])
+    k = min(N_NEIGHBOURS, len(before) - 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IsotropyWarning)
-        return {
-            "isoscore": float(isoscore(rows)),
-            "mean_cosine": float(mean_cosine(rows)),
-            "log10_partition_isotropy": float(partition_isotropy(rows, log=True)) / np.log(10),
+        isotropy = {
+            "isoscore": float(isoscore(after)),
+            "mean_cosine": float(mean_cosine(after)),
+            "log10_partition_isotropy": float(partition_isotropy(after, log=True)) / np.log(10),
         }
+    return {
+        "candidate": candidate,
+        "isotropy": isotropy,
+        "cka": linear_cka(before, after),
+        "neighbour_overlap": neighbour_overlap(before, after, k=k) if k else math.nan,
+    }

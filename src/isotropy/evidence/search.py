@@ -1,8 +1,10 @@
-"""The search behind advise: choosing and testing on items kept apart."""
+"""The search behind `advise`: choosing a repair, and testing the choice on items kept apart."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +13,15 @@ import numpy as np
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.evidence.advice import Advice, percent, plain, signed
+from isotropy.evidence.bench import (
+    TRAINING,
+    Bench,
+    OnProgress,
+    Plan,
+    bench_of,
+    distinct_texts,
+    no_progress,
+)
 from isotropy.evidence.significance import Fold, difference, group_counts, interval, items_needed
 from isotropy.evidence.spaces import (
     NONE,
@@ -19,13 +30,11 @@ from isotropy.evidence.spaces import (
     Fits,
     Integers,
     Space,
-    encoder_of,
-    fit_alone,
-    parsed,
-    searched,
+    as_candidate,
+    as_encoder,
+    search_grid,
 )
-from isotropy.evidence.split import disjoint, divided, effective_groups
-from isotropy.evidence.trials import TRAINING, Bench, Plan, Progress, Watch, far, nobody
+from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
 from isotropy.models.texts import Text
 from isotropy.tasks import Outcome, Task
@@ -34,7 +43,7 @@ LEVEL = 0.025  # of the one-sided test that a recommendation must pass
 N_DRAWS = 1999  # of the bootstrap that gives standard errors, and chance
 LEAST_ITEMS = 20
 GROUPS_A_FOLD = 10
-LEAST_GROUPS = 20  # that items effectively hang together in, for a test to mean anything
+LEAST_GROUPS = 20  # effective groups of items that a test needs
 
 
 @public
@@ -49,35 +58,35 @@ def advise(
     max_items: int = 2000,
     seed: int = 0,
     transductive: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Advice:
-    """Whether a repair helps on a task, and which: chosen by cross-validation, tested apart.
+    """Whether a repair helps on a task, and which: chosen by cross-validation, then tested.
 
-    Inside, candidates are compared on folds and the simplest is taken that is within one standard
-    error of the best, the error being that of their paired difference. Outside, that procedure is
-    tested as a whole: what it chooses without a fold is compared with no repair on that fold. It
-    recommends something only where this one-sided test holds at 2.5 %.
+    Candidates are compared on folds. The choice is the simplest candidate within one standard
+    error of the best, where the error is that of their paired difference. This selection procedure
+    is then tested as a whole: what it chooses without a fold is compared with no repair on that
+    fold. A repair is recommended only if this one-sided test is significant at 2.5 %.
 
     Parameters
     ----------
     vectors : Encoder, KeyedVectors, array of shape (len(task.texts), n_features), or anything \
             with `encode`
     task : Task
-        Its training part is what is chosen with, and its test part (dev where test has no labels)
-        what the choice is scored on; an undivided task, and one whose parts share most of their
-        sentences, is scored on the outer folds. `items` of the advice says what was used.
-    fit_on : list of texts, or mapping of names to such, optional
+        Its training part is used to choose, and its test part (dev if test has no labels) to score
+        the choice. A task without parts, or whose parts share most of their sentences, is scored
+        on the held-out folds. `items` of the advice says what was used.
+    fit_on : list of texts, or mapping of names to such lists, optional
         What repairs are fitted on. By default the corpus, or the text of the other items.
         With several, the first is used, and the advice says what each would have led to.
     budget : int
-        Repairs tried at most, the simplest first.
+        Most repairs to try, simplest first.
     candidates : sequence, optional
-        What to search, the simplest first, instead of the default: names of repairs, repairs or
-        candidates, as of `compare`.
+        What to search instead of the default, simplest first: names of repairs, repairs or
+        candidates, as in `compare`.
     n_folds, max_items, seed : int
-        Folds, items of the training part used at most, and the seed of both.
+        Number of folds, most items of the training part to use, and the seed of both.
     transductive : bool
-        Fit on the text of all items, the scored ones included, as the papers did; the advice says
+        Fit on the text of all items, including the scored ones, as the papers did; the advice says
         so in `fitted_on` and in its reason.
     progress : callable, optional
         Called with a name, how many candidates are done, and how many there are.
@@ -88,148 +97,205 @@ def advise(
 
     Notes
     -----
-    Candidates are fitted without labels, so one fit a fold serves choosing and testing: what is
-    chosen for a fold never depends on that fold's labels except through heads trained on other
-    folds. Seeds of clusterings are fixed.
+    Candidates are fitted without labels, so one fit per fold serves choosing and testing: what is
+    chosen for a fold depends on that fold's labels only through heads trained on other folds.
+    Clusterings have fixed seeds.
     """
-    watch = Watch()
+    start = time.perf_counter()
     if task is None:
         raise InputError(
-            "task must be given, got None. Without labels use diagnose(vectors, texts)."
+            "task must be given, got None. Without labels use isotropy.diagnose(vectors, texts)."
         )
     if not isinstance(task, Task):
         raise InputError(f"task must be a Task, got {type(task).__name__}.")
-    checks.flag(transductive, "transductive")
     if transductive and fit_on is not None:
-        raise InputError("fit_on does not go with transductive. Give one of them.")
-    checks.integer(n_folds, "n_folds", 2)
-    checks.integer(max_items, "max_items", LEAST_ITEMS)
-    checks.integer(budget, "budget", 1)
-    checks.integer(seed, "seed", 0)
-    checks.function(progress, "progress")
+        raise InputError("fit_on must not be given with transductive. Leave one of them out.")
     if candidates is not None:
         candidates = checks.listing(candidates, "candidates")
-    searches: dict[str, Search] = {}
-    for name, texts in _named(fit_on).items():
-        known = next((search.bench.space for search in searches.values()), None)
-        searches[name] = Search(
-            vectors,
-            task,
-            texts,
-            budget,
-            candidates,
-            n_folds,
-            max_items,
-            seed,
-            progress,
-            known,
-            transductive,
-        )
-    first, *others = searches.values()
-    if len(first.candidates) == 1:
+    progress = progress or no_progress
+    options = Options(budget, candidates, n_folds, max_items, seed, transductive, progress)
+    searches = _searches(vectors, task, _named(fit_on), options)
+    first = next(iter(searches.values()))
+    if len(first.bench.candidates) == 1:
         raise InputError("candidates must hold a repair, got none.")
-    by_fit_text = {name: search.summary() for name, search in searches.items() if others}
-    return first.advice(watch, by_fit_text)
+    several = len(searches) > 1
+    by_fit_text = {name: search.summary() for name, search in searches.items() if several}
+    advice = first.advice()
+    return replace(advice, by_fit_text=by_fit_text, seconds=time.perf_counter() - start)
 
 
-def _named(fit_on: Any) -> dict[str, Any]:
-    if isinstance(fit_on, Mapping):
-        if not fit_on:
-            raise InputError("fit_on must name at least one text, got none.")
-        return dict(fit_on)
-    return {"": fit_on}
+@dataclass(frozen=True)
+class Options:
+    """The options of `advise` that say how to search."""
+
+    budget: int = 24
+    candidates: Sequence[Any] | None = None
+    n_folds: int = 5
+    max_items: int = 2000
+    seed: int = 0
+    transductive: bool = False
+    progress: OnProgress = no_progress
+
+    def __post_init__(self) -> None:
+        checks.flag(self.transductive, "transductive")
+        checks.integer(self.n_folds, "n_folds", 2)
+        checks.integer(self.max_items, "max_items", LEAST_ITEMS)
+        checks.integer(self.budget, "budget", 1)
+        checks.integer(self.seed, "seed", 0)
+        checks.function(self.progress, "progress")
+
+    def chosen_from(self, space: Space) -> list[Candidate]:
+        """The candidates to try, none first."""
+        wanted = self.candidates or search_grid(space.levels, space.pooled.shape[1])
+        repairs = [c for c in (as_candidate(s, space.levels) for s in wanted) if c.method != NONE]
+        return [Candidate(NONE), *repairs[: self.budget]]
 
 
+def _named(fit_on: Any) -> dict[str, Sequence[Text] | None]:
+    """The texts to fit on by name."""
+    if not isinstance(fit_on, Mapping):
+        return {"": None if fit_on is None else distinct_texts(fit_on)}
+    if not fit_on:
+        raise InputError("fit_on must name at least one text, got none.")
+    return {name: distinct_texts(texts) for name, texts in fit_on.items()}
+
+
+def _searches(
+    vectors: Any, task: Task, fit_on: dict[str, Sequence[Text] | None], options: Options
+) -> dict[str, Search]:
+    """A search for each of the texts to fit on, which share the space of the task's texts."""
+    encoder = as_encoder(vectors, task.texts)
+    for spec in options.candidates or ():
+        as_candidate(spec, (SENTENCE,))  # refused before anything is encoded
+    split = divided(task, options.max_items, options.seed)
+    _expect_enough(split.inside, task)
+    task, (inside, outside) = split.task(task), split.within()
+    bench = bench_of(encoder, task, options.chosen_from, transductive=options.transductive)
+    if outside is not None:
+        inside = disjoint(bench.task, inside, outside)
+    _expect_enough(inside, task)
+    split = split.without(len(split.inside) - len(inside))
+    return {
+        name: Search(replace(bench, fit_on=texts), split, inside, outside, options)
+        for name, texts in fit_on.items()
+    }
+
+
+def _expect_enough(inside: Integers, task: Task) -> None:
+    if len(inside) < LEAST_ITEMS:
+        raise InputError(
+            f"{task.name!r} must have at least {LEAST_ITEMS} labelled items to choose with, got "
+            f"{len(inside)}. Give more items."
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Search:
-    """The choice among candidates on the folds of a task's items, and its test."""
+    """The choice among candidates on the folds of a task's items, and its test.
 
-    def __init__(
-        self,
-        vectors: Any,
-        task: Task,
-        fit_on: Sequence[Text] | None,
-        budget: int,
-        candidates: Sequence[Any] | None,
-        n_folds: int,
-        max_items: int,
-        seed: int,
-        progress: Progress | None = None,
-        known: Space | None = None,
-        transductive: bool = False,
-    ) -> None:
-        vectors = encoder_of(vectors, task.texts)
-        for spec in candidates or ():
-            parsed(spec, (SENTENCE,))  # refused before anything is encoded
-        split = divided(task, max_items, seed)
-        _expect_enough(split.inside, task)
-        task, inside, self.outside = split.task(task), *split.within()
-        self.bench = Bench(vectors, task, (), fit_on, known, transductive)
-        task = self.bench.task  # which knows texts by their vectors too
-        if self.outside is not None:
-            inside = disjoint(task, inside, self.outside)
-        self.split = split.without(len(split.inside) - len(inside))
-        _expect_enough(inside, task)
-        self.task, self.seed, self.inside_items = task, seed, inside
-        levels, width = self.bench.space.levels, self.bench.space.pooled.shape[1]
-        wanted = [parsed(c, levels) for c in candidates or searched(levels, width)]
-        repairs = [c for c in wanted if c.method != NONE]
-        self.candidates = self.bench.candidates = [Candidate(NONE), *repairs[:budget]]
-        self.n_groups = effective_groups(task.groups[inside])
-        most = max(2, len(np.unique(task.groups[inside])) // GROUPS_A_FOLD)
-        self.plan = self.bench.across(inside, min(n_folds, most), seed)
-        self.outcomes = self._tried(progress or nobody)
-        self.values = np.array([[o.value for o in outcomes] for outcomes in self.outcomes])
-        self.undefined = np.isnan(self.values).any(axis=1)
-        self.draws = self._resampled()
-        self.covariances = [np.atleast_2d(np.cov(part)) for part in self.draws.transpose(1, 0, 2)]
-        self.chosen = int(self.choice(self.values.T[None], self._all)[0])
+    Parameters
+    ----------
+    bench : Bench
+        Its first candidate is no repair.
+    split : Split
+    inside, outside : arrays of item numbers
+        Those used to choose, and to score the choice; None if it is scored on the folds.
+    options : Options
+    """
 
-    def _tried(self, progress: Progress) -> list[list[Outcome]]:
-        """What every candidate gets on each fold."""
-        found = []
-        for number, candidate in enumerate(self.candidates):
-            progress(self.task.name, number, len(self.candidates))
-            outcomes = self.bench.outcomes(candidate, self.plan)
-            if candidate.method == NONE:
-                self.bench.expect_defined(outcomes, self.plan)
-            found.append(outcomes)
-        progress(self.task.name, len(found), len(found))
-        return found
+    bench: Bench
+    split: Split
+    inside: Integers
+    outside: Integers | None
+    options: Options
 
     @property
-    def _all(self) -> Integers:
-        return np.arange(len(self.plan.trials))
+    def task(self) -> Task:
+        return self.bench.task
 
-    def _resampled(self) -> Floats:
-        """Scores of (candidate, fold, draw), where all candidates have the same groups drawn.
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        return self.bench.candidates
+
+    @cached_property
+    def n_groups(self) -> float:
+        """Effective groups of the items used to choose."""
+        return effective_groups(self.task.groups[self.inside])
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The folds that candidates are compared on."""
+        most = max(2, len(np.unique(self.task.groups[self.inside])) // GROUPS_A_FOLD)
+        n_folds = min(self.options.n_folds, most)
+        return self.bench.across(self.inside, n_folds, self.options.seed)
+
+    @cached_property
+    def outcomes(self) -> list[list[Outcome]]:
+        """The outcome of every candidate on each fold."""
+        found: list[list[Outcome]] = []
+        for candidate in self.candidates:
+            self.options.progress(self.task.name, len(found), len(self.candidates))
+            found.append(self.bench.outcomes(candidate, self.plan))
+            if candidate.method == NONE:
+                self.bench.expect_defined(found[-1], self.plan)
+        self.options.progress(self.task.name, len(found), len(found))
+        return found
+
+    @cached_property
+    def values(self) -> Floats:
+        """The score of every candidate on each fold."""
+        return np.array([[o.value for o in outcomes] for outcomes in self.outcomes])
+
+    @cached_property
+    def undefined(self) -> Any:
+        """Which candidates lack a score on some fold."""
+        return np.isnan(self.values).any(axis=1)
+
+    @cached_property
+    def draws(self) -> Floats:
+        """Bootstrapped scores of (candidate, fold, draw); candidates share the groups drawn.
 
         Draws in which a score is undefined are replaced by others. The deviations of a fold are
-        widened by what a bootstrap of few or uneven groups understates them.
+        widened, since a bootstrap of few or uneven groups understates them.
         """
-        found = np.empty((len(self.candidates), len(self.plan.trials), N_DRAWS))
-        for k, trial in enumerate(self.plan.trials):
-            groups = self.task.groups[trial.items]
+        found = np.empty((len(self.candidates), len(self.plan.evaluations), N_DRAWS))
+        for k, evaluation in enumerate(self.plan.evaluations):
+            groups = self.task.groups[evaluation.items]
             numbers, places = np.unique(groups, return_inverse=True)
-            random = np.random.default_rng([self.seed, k])
+            random = np.random.default_rng([self.options.seed, k])
             weights = group_counts(random, N_DRAWS, len(numbers))[:, places]
             drawn = np.stack([outcomes[k].resampled(weights) for outcomes in self.outcomes])
             drawn[self.undefined] = 0.0
-            whole = np.flatnonzero(np.isfinite(drawn).all(axis=0))
-            if not len(whole):
+            defined = np.flatnonzero(np.isfinite(drawn).all(axis=0))
+            if not len(defined):
                 raise InputError(
                     f"{self.task.name!r} must have enough items in every fold, got "
-                    f"{len(trial.items)}, of which no draw has a score. Give more items."
+                    f"{len(evaluation.items)}, too few to draw from. Give more items."
                 )
-            drawn = drawn[:, np.resize(whole, N_DRAWS)]
+            drawn = drawn[:, np.resize(defined, N_DRAWS)]
             middle = drawn.mean(axis=1, keepdims=True)
             n = effective_groups(groups)
             found[:, k] = middle + (drawn - middle) * np.sqrt(n / max(n - 1, 0.1))
         return found
 
+    @cached_property
+    def covariances(self) -> list[Floats]:
+        """The covariance of the candidates' scores on each fold."""
+        return [np.atleast_2d(np.cov(part)) for part in self.draws.transpose(1, 0, 2)]
+
+    @cached_property
+    def chosen(self) -> int:
+        """Number of the candidate chosen on all folds."""
+        return int(self.choice(self.values.T[None], self._all)[0])
+
+    @property
+    def _all(self) -> Integers:
+        return np.arange(len(self.plan.evaluations))
+
     def choice(self, values: Floats, folds: Integers) -> Integers:
         """The simplest candidate within one standard error of the best on these folds.
 
-        Of many sets of scores at once: values has the shape (n_sets, n_folds, n_candidates).
+        For many sets of scores at once: values has the shape (n_sets, n_folds, n_candidates).
         """
         means = np.where(self.undefined, -np.inf, values[:, folds].mean(axis=1))
         total = sum(self.covariances[k] for k in folds) / len(folds) ** 2
@@ -241,10 +307,10 @@ class Search:
         return within
 
     def gains(self, values: Floats) -> tuple[Floats, Integers]:
-        """What the procedure gains over none on folds it did not see, and what it chose for each.
+        """(gain of the selection procedure over none on held-out folds, what it chose for each).
 
         The sum over folds of what is chosen without a fold, less none, on that fold, in standard
-        errors: a sure gain by a simple candidate must not drown in what noisy ones gain by chance.
+        errors, so that noisy candidates that gain by chance don't hide a sure gain by a simple one.
         """
         sets = np.arange(len(values))
         chosen = np.stack([self.choice(values, np.delete(self._all, k)) for k in self._all])
@@ -255,125 +321,98 @@ class Search:
             variance += np.maximum(of_lead, 0)[chosen[k]]
         return gained / np.sqrt(np.where(variance > 0, variance, np.inf)), chosen
 
-    def summary(self) -> dict[str, Any]:
-        """What was chosen, what it scored inside, and how sure choosing it is."""
-        return {
-            "choice": str(self.candidates[self.chosen]),
-            "score": percent(self.inside(self.chosen)),
-            "p": self.tested()[1],
-        }
-
-    def tested(self) -> tuple[list[Fold], float]:
-        """What is chosen without each fold against none on that fold, and its one-sided p.
+    @cached_property
+    def tested(self) -> tuple[list[Fold], list[Candidate], float]:
+        """(folds of what is chosen without each against none, what that is, one-sided p).
 
         Choosing for a fold sees the others, and each of these is tested with what was chosen
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
-        is held against what the same procedure gains where no candidate differs from none: on the
-        bootstrap's scores, each moved to the same mean. Where folds are not independent, they
-        share luck too.
+        is compared with what the same procedure gains if no candidate differs from none: on
+        bootstrapped scores that are moved to the same mean. Folds that aren't independent share
+        luck too.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
         chance, _ = self.gains(null if self._independent_folds else overlapping(null))
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
-        folds = [
-            Fold(self.outcomes[int(c)][k], self.outcomes[0][k], self.task.groups[trial.items])
-            for k, (trial, c) in enumerate(zip(self.plan.trials, chosen[:, 0], strict=True))
-        ]
-        return folds, p
+        numbers = chosen[:, 0].tolist()
+        system = [self.outcomes[number][k] for k, number in enumerate(numbers)]
+        folds = self.bench.folds(self.plan, system, self.outcomes[0])
+        return folds, [self.candidates[number] for number in numbers], p
 
     @property
     def _independent_folds(self) -> bool:
         """Whether folds share no text, and no head is trained on the items of another."""
-        texts = [self.task.texts_of(trial.items) for trial in self.plan.trials]
+        texts = [self.task.texts_of(evaluation.items) for evaluation in self.plan.evaluations]
         same = np.concatenate([np.unique(self.task.identities[numbers]) for numbers in texts])
         return not self.task.supervised and len(np.unique(same)) == len(same)
 
-    def advice(self, watch: Watch, by_fit_text: dict[str, dict[str, Any]]) -> Advice:
-        outer, p = self.tested()
-        wanted = self.candidates[self.chosen]
+    @cached_property
+    def outer_plan(self) -> Plan:
+        """How the choice is scored: on the part that was not used to choose, or on the folds."""
+        if self.outside is None:
+            return self.plan
+        return self.bench.held_out(self.outside, self.inside)
+
+    @cached_property
+    def rival(self) -> tuple[Candidate, list[Fold]]:
+        """The best repair on the folds, and its folds against none."""
+        means = np.where(self.undefined, -np.inf, self.values.mean(axis=1))
+        best = 1 + int(means[1:].argmax())
+        folds = self.bench.folds(self.plan, self.outcomes[best], self.outcomes[0])
+        return self.candidates[best], folds
+
+    def summary(self) -> dict[str, Any]:
+        """What was chosen, its score on the folds, and the p-value of the procedure."""
+        score = percent(float(self.values[self.chosen].mean()))
+        return {"choice": str(self.candidates[self.chosen]), "score": score, "p": self.tested[2]}
+
+    def advice(self) -> Advice:
+        """The recommendation, with what it rests on."""
+        outer, _, p = self.tested
         recommended = self.chosen != 0 and p <= LEVEL and self.n_groups >= LEAST_GROUPS
-        choice = wanted if recommended else Candidate(NONE)
-        repair = None
-        scored = outer if recommended and self.outside is None else self._outside(choice)
-        if recommended:
-            repair = fit_alone(choice, self._fitted_on_all().source(choice.level))
-        system = [fold.system for fold in scored]
-        baseline = [fold.baseline for fold in scored]
-        ends = interval(scored, seed=self.seed) if recommended else (0.0, 0.0)
-        rival, level = self._rival()
+        choice = self.candidates[self.chosen] if recommended else Candidate(NONE)
+        scored = outer if recommended and self.outside is None else self._scored(choice)
+        baseline = float(np.mean([fold.baseline.value for fold in scored]))
+        score = float(np.mean([fold.system.value for fold in scored]))
+        ends = interval(scored, seed=self.options.seed) if recommended else (0.0, 0.0)
+        rival, rival_folds = self.rival
+        level = choice.level if recommended else rival.level
+        apart = self.outer_plan.fitted_on != TRAINING
         return Advice(
             choice=choice,
-            repair=repair,
-            baseline=float(np.mean([o.value for o in baseline])),
-            score=float(np.mean([o.value for o in system])),
+            repair=choice.make().fit(self._to_ship().source(level)) if recommended else None,
+            baseline=baseline,
+            score=score,
             interval=ends,
             p=p,
-            reason=self._reason(recommended, wanted, outer, p, scored, ends),
+            reason=self._why(baseline, score, ends) if recommended else self._why_not(),
             candidates=self._table(),
             task=self.task.name,
             metric=self.task.metric,
             n_items=sum(fold.n_items for fold in scored),
             scored_on=self.split.scored_on,
             fitted_on=self.plan.fitted_on,
-            n_removed=self._n_removed,
-            items_needed=items_needed(rival, seed=self.seed),
-            seconds=watch.seconds,
-            by_fit_text=by_fit_text,
-            shift=""
-            if self.bench.transductive
-            else far(self.bench, choice.level if recommended else level, self._outer_plan),
+            n_removed=self.outer_plan.n_removed + (0 if apart else self.split.n_removed),
+            items_needed=items_needed(rival_folds, seed=self.options.seed),
+            shift="" if self.bench.transductive else self.bench.shift_note(level, self.outer_plan),
             items=self.split.words,
             notes=self.bench.notes,
         )
 
-    @property
-    def _n_removed(self) -> int:
-        """Texts that the repair which is scored was not fitted on because they are scored."""
-        apart = self._outer_plan.fitted_on != TRAINING
-        return self._outer_plan.n_removed + (0 if apart else self.split.n_removed)
-
-    @cached_property
-    def _outer_plan(self) -> Plan:
-        """How the part that was not used to choose is scored, or the folds."""
-        if self.outside is None:
-            return self.plan
-        return self.bench.held_out(self.outside, self.inside_items)
-
-    def _outside(self, choice: Candidate) -> list[Fold]:
-        """The choice and none on the part that was not used to choose, or on the folds."""
-        plan = self._outer_plan
+    def _scored(self, choice: Candidate) -> list[Fold]:
+        """The choice and none as `outer_plan` scores them."""
+        plan = self.outer_plan
         none = self.bench.outcomes(Candidate(NONE), plan)
         self.bench.expect_defined(none, plan)
         system = none if choice.method == NONE else self.bench.outcomes(choice, plan)
         return self.bench.folds(plan, system, none)
 
-    def _fitted_on_all(self) -> Fits:
+    def _to_ship(self) -> Fits:
         """Fits on everything that a shipped repair may be fitted on."""
         if self.outside is None:
-            return self.bench.everything(self.inside_items)
-        return self._outer_plan.trials[0].fits
-
-    def _rival(self) -> tuple[list[Fold], str]:
-        """The best repair inside against none, and its level."""
-        means = np.where(self.undefined, -np.inf, self.values.mean(axis=1))
-        best = 1 + int(means[1:].argmax())
-        folds = self.bench.folds(self.plan, self.outcomes[best], self.outcomes[0])
-        return folds, self.candidates[best].level
-
-    def _what_is_scored(self, wanted: Candidate) -> str:
-        """The choice, or what was chosen without each fold where these are scored and differ."""
-        if self.outside is not None:
-            return str(wanted)
-        _, chosen = self.gains(self.values.T[None])
-        names = {str(self.candidates[int(c)]) for c in chosen[:, 0]}
-        if names == {str(wanted)}:
-            return str(wanted)
-        return f"What is chosen without each fold ({', '.join(sorted(names))})"
-
-    def inside(self, candidate: int) -> float:
-        """Mean score on the folds."""
-        return float(self.values[candidate].mean())
+            return self.bench.everything(self.inside)
+        return self.outer_plan.evaluations[0].fits
 
     def _table(self) -> list[dict[str, Any]]:
         errors = (self.draws - self.draws[0]).mean(axis=1).std(axis=1)
@@ -388,58 +427,53 @@ class Search:
             for candidate, mean, error in zip(self.candidates, means, errors, strict=True)
         ]
 
-    def _reason(
-        self,
-        recommended: bool,
-        wanted: Candidate,
-        outer: list[Fold],
-        p: float,
-        scored: list[Fold],
-        ends: tuple[float, float],
-    ) -> str:
-        n, name = len(self.inside_items), self.task.name
-        gain = 100 * difference(outer)
-        if recommended:
-            low, high = (100 * end for end in ends)
-            before, after = (
-                100 * float(np.mean([getattr(fold, side).value for fold in scored]))
-                for side in ("baseline", "system")
-            )
-            return (
-                f"{self._what_is_scored(wanted)}, fitted on {self.plan.fitted_on}, takes "
-                f"{self.task.metric} of {name!r} from {plain(before)} to {plain(after)} on "
-                f"{self.split.scored_on} ({signed(after - before)}, 95 % interval {signed(low)} to "
-                f"{signed(high)}). The selection procedure was tested on unseen folds: "
-                f"{signed(gain)} on {n:,} items, one-sided p = {p:.4f}."
-            )
+    def _why(self, baseline: float, score: float, ends: tuple[float, float]) -> str:
+        """Why the choice is recommended."""
+        folds, chosen, p = self.tested
+        what = str(self.candidates[self.chosen])
+        names = sorted({str(candidate) for candidate in chosen})
+        if self.outside is None and names != [what]:
+            what = f"What is chosen without each fold ({', '.join(names)})"
+        before, after, low, high = (100 * value for value in (baseline, score, *ends))
+        return (
+            f"{what}, fitted on {self.plan.fitted_on}, takes {self.task.metric} of "
+            f"{self.task.name!r} from {plain(before)} to {plain(after)} on {self.split.scored_on} "
+            f"({signed(after - before)}, 95 % interval {signed(low)} to {signed(high)}). The "
+            f"selection procedure was tested on unseen folds: {signed(100 * difference(folds))} on "
+            f"{len(self.inside):,} items, one-sided p = {p:.4f}."
+        )
+
+    def _why_not(self) -> str:
+        """Why no repair is recommended."""
+        folds, _, p = self.tested
+        items = f"{len(self.inside):,} items of {self.task.name!r}"
         if self.n_groups < LEAST_GROUPS:
             return (
-                f"The {n:,} items of {name!r} share sentences so much that they amount to "
-                f"{self.n_groups:.0f} independent groups; at least {LEAST_GROUPS} are needed. "
-                "Label items that have no sentence in common."
+                f"The {items} share so many sentences that they amount to {self.n_groups:.0f} "
+                f"independent groups; at least {LEAST_GROUPS} are needed. Label items that have no "
+                "sentence in common."
             )
         if self.chosen == 0:
-            best = 100 * difference(self._rival()[0])
+            best = signed(100 * difference(self.rival[1]))
             return (
-                f"On {n:,} items of {name!r} no repair is better than none by more than one "
-                f"standard error of the difference (the best of {len(self.candidates) - 1}: "
-                f"{signed(best)})."
+                f"On {items} no repair is better than none by more than one standard error of the "
+                f"difference (the best of {len(self.candidates) - 1}: {best})."
             )
         return (
-            f"{wanted} scored best while choosing, but on held-out folds the selection procedure "
-            f"gains {signed(gain)} on {n:,} items of {name!r}, one-sided p = {p:.3f}, which is not "
-            f"below {LEVEL}."
+            f"{self.candidates[self.chosen]} scored best while choosing, but on held-out folds the "
+            f"selection procedure gains {signed(100 * difference(folds))} on {items}, one-sided p "
+            f"= {p:.3f}, which is not below {LEVEL}."
         )
 
 
 def overlapping(null: Floats) -> Floats:
-    """Null scores of shape (n_draws, n_folds, n_candidates), with folds that are correlated.
+    """Null scores of shape (n_draws, n_folds, n_candidates), with correlated folds.
 
     Folds are correlated if the same words recur in their pairs, or if each trains a head on the
     items of the others: an item that pulls a head towards its label at another item is pulled the
-    same way in return, so both are right by luck, or both wrong. Every fold gets a common part for
-    a correlation of 1/n_folds, the share of the items that a fold holds: the value of [1], and an
-    upper bound. So the test is conservative: it recommends by chance less often than its level.
+    same way in return, so both are right by luck, or both wrong. All folds get a common part that
+    gives them a correlation of 1/n_folds, the share of the items in a fold: the value of [1], and
+    an upper bound. So the test is conservative: it recommends by chance less often than its level.
 
     References
     ----------
@@ -449,11 +483,3 @@ def overlapping(null: Floats) -> Floats:
     common = np.roll(null, 1, axis=0).sum(axis=1, keepdims=True) / np.sqrt(n_folds)
     shared: Floats = np.sqrt(1 - 1 / n_folds) * null + np.sqrt(1 / n_folds) * common
     return shared
-
-
-def _expect_enough(inside: Integers, task: Task) -> None:
-    if len(inside) < LEAST_ITEMS:
-        raise InputError(
-            f"{task.name!r} must have at least {LEAST_ITEMS} labelled items to choose "
-            f"with, got {len(inside)}. Give more items."
-        )

@@ -1,4 +1,4 @@
-"""The vectors of a task's texts, the candidate repairs, and what these make of them."""
+"""The vectors of a task's texts, the candidate repairs, and the repaired vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from isotropy import checks, linalg
+from isotropy import checks, linalg, specs
 from isotropy.engines import reduce
 from isotropy.errors import InputError, public
 from isotropy.models.encoder import Encoder, Tokens
@@ -30,17 +30,22 @@ from isotropy.stats import Moments
 
 Integers = NDArray[np.int64]
 TOKEN, SENTENCE = "token", "sentence"
+NONE = "none"
+
+
+def _as_is(rows: Rows) -> Rows:
+    return rows
 
 
 @dataclass(frozen=True)
 class Space:
-    """Token rows of texts, and how one row a text is made of them.
+    """Token rows of texts, and how they are pooled to one row per text.
 
-    Where each text has one row only, as vectors from a file do, there is one level.
+    If every text has one row only, as with vectors from a file, there is a single level.
     """
 
     tokens: Tokens
-    finish: Callable[[Rows], Rows]
+    finish: Callable[[Rows], Rows] = _as_is
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
@@ -49,26 +54,32 @@ class Space:
 
     @cached_property
     def pooled(self) -> Rows:
-        """One row a text, nothing repaired."""
+        """One row per text, without a repair."""
         return self.finish(self._means)
 
     @cached_property
     def _means(self) -> Rows:
         return self.tokens.means()
 
-    def source(self, level: str, texts: Integers) -> PickedRows:
-        """The rows of these texts, as often as each is named, that a repair is fitted on."""
+    def source(self, level: str, texts: Integers | None = None) -> PickedRows:
+        """The rows of these texts, each as often as it is listed; by default of all texts."""
+        if texts is None:
+            texts = np.arange(self.tokens.n_texts)
         if level == SENTENCE:
             return PickedRows(self.pooled, texts)
         return PickedRows(self.tokens.rows, self.tokens.of(texts))
 
     def repaired(self, repair: Repair | None, level: str, texts: Integers) -> Rows:
-        """An array with a row for every text, of which those of `texts` are filled."""
+        """An array with a row for every text, in which the rows of `texts` are filled."""
         if repair is None:
             return self.pooled
         if level == SENTENCE:
-            return _filled(repair.transform(self.pooled[texts]), texts, self.tokens.n_texts)
-        return _filled(self._from_tokens(repair, texts), texts, self.tokens.n_texts)
+            rows = repair.transform(self.pooled[texts])
+        else:
+            rows = self._from_tokens(repair, texts)
+        found = np.zeros((self.tokens.n_texts, rows.shape[1]), dtype=rows.dtype)
+        found[texts] = rows
+        return found
 
     def _from_tokens(self, repair: Repair, texts: Integers) -> Rows:
         if is_affine(repair):  # the mean of repaired rows is the repaired mean
@@ -82,14 +93,8 @@ class Space:
         return self.finish(np.concatenate(means))
 
 
-def _filled(rows: Rows, texts: Integers, n_texts: int) -> Rows:
-    whole = np.zeros((n_texts, rows.shape[1]), dtype=rows.dtype)
-    whole[texts] = rows
-    return whole
-
-
-class Given:
-    """Rows of an array, looked up by the text that each was made of.
+class ArrayEncoder:
+    """Rows of an array, looked up by their texts.
 
     Parameters
     ----------
@@ -98,90 +103,75 @@ class Given:
     """
 
     def __init__(self, vectors: Any, texts: Sequence[Text]) -> None:
-        rows = linalg.to_numpy(checks.matrix(vectors))
-        if len(rows) != len(texts):
+        self.rows = linalg.to_numpy(checks.matrix(vectors))
+        if len(self.rows) != len(texts):
             raise InputError(
-                f"vectors must have a row for each of the {len(texts):,} texts of the "
-                f"task, got {len(rows):,}. Encode task.texts in their order."
+                f"vectors must have one row for each of the task's {len(texts):,} texts, got "
+                f"{len(self.rows):,} rows. Encode task.texts in their order."
             )
-        checks.finite(rows)
-        self.rows = rows
+        checks.finite(self.rows)
         self.places = {text: place for place, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[Text]) -> Rows:
-        unknown = [text for text in texts if text not in self.places]
-        if unknown:
+        n_unknown = sum(text not in self.places for text in texts)
+        if n_unknown:
             raise InputError(
-                f"fit_on must be of the task's texts where vectors are an array, "
-                f"got {len(unknown):,} others. Use isotropy.KeyedVectors or an Encoder."
+                "fit_on must hold texts of the task when vectors are an array, got "
+                f"{n_unknown:,} others. Use isotropy.KeyedVectors or an Encoder."
             )
         found: Rows = self.rows[[self.places[text] for text in texts]]
         return found
 
 
-def encoder_of(vectors: Any, texts: Sequence[Text]) -> Any:
-    """What encodes texts: `vectors` where they do, and otherwise the rows of these texts.
+def as_encoder(vectors: Any, texts: Sequence[Text]) -> Any:
+    """What encodes texts: `vectors` if they can, otherwise a lookup of these texts' rows.
 
-    Where the vectors are of words and the texts are not, these are means of their words.
+    Texts that are not among the words of keyed vectors become means of their words.
     """
     if isinstance(vectors, (str, os.PathLike)):
         raise InputError(
             f"vectors must be an encoder or an array, got the name {str(vectors)!r}. Use "
-            "isotropy.Encoder(...) of a model, isotropy.KeyedVectors.load(...) of a file."
+            "isotropy.Encoder(...) for a model, isotropy.KeyedVectors.load(...) for a file."
         )
     if isinstance(vectors, KeyedVectors):
         return averaged(vectors, texts)
-    return vectors if hasattr(vectors, "encode") else Given(vectors, texts)
+    return vectors if hasattr(vectors, "encode") else ArrayEncoder(vectors, texts)
 
 
-def space(vectors: Any, texts: Sequence[Text]) -> Space:
-    """The space of texts by an encoder, by whatever else has `encode`, or of their rows."""
-    vectors = encoder_of(vectors, texts)
-    if isinstance(vectors, Encoder):
-        return _of_model(vectors, texts)
-    if isinstance(vectors, WordMeans):
-        return _of_tokens(vectors.tokens(texts), _as_is)
-    rows = linalg.to_numpy(checks.matrix(vectors.encode(list(texts))))
-    if len(rows) != len(texts):
-        raise InputError(
-            f"vectors must encode {len(texts):,} texts as that many rows, got {len(rows):,}."
-        )
-    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-        rows = rows.astype(np.float32)
-    checks.finite(rows)
-    return Space(Tokens(rows, np.arange(len(rows) + 1)), _as_is)
-
-
-def _of_model(encoder: Encoder, texts: Sequence[Text]) -> Space:
-    if encoder.pool == "tokens":
-        raise InputError(
-            "the encoder must pool its tokens, got pool='tokens'. Use Encoder(..., pool='mean')."
-        )
-    if encoder.repair is not None or encoder.sentence_repair is not None:
-        raise InputError(
-            "the encoder must be without repair, got one with_repair. Name that repair "
-            "among those to try."
-        )
-    finish = encoder.own.finish if encoder.own else _as_is
-    return _of_tokens(encoder.tokens(texts), finish)
-
-
-def _of_tokens(tokens: Tokens, finish: Callable[[Rows], Rows]) -> Space:
-    checks.finite(tokens.rows)
-    return Space(tokens, finish)
-
-
-def _as_is(rows: Rows) -> Rows:
-    return rows
-
-
-NONE = "none"
+def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
+    """The space of texts under an encoder, or of the rows given for them."""
+    encoder = as_encoder(vectors, texts)
+    if isinstance(encoder, Encoder):
+        if encoder.pool == "tokens":
+            raise InputError(
+                "the encoder must pool its tokens, got pool='tokens'. Use "
+                "Encoder(..., pool='mean')."
+            )
+        if encoder.repair is not None or encoder.sentence_repair is not None:
+            raise InputError(
+                "the encoder must have no repair, got one from with_repair. List that repair "
+                "among those to try."
+            )
+        found = Space(encoder.tokens(texts), encoder.own.finish if encoder.own else _as_is)
+    elif isinstance(encoder, WordMeans):
+        found = Space(encoder.tokens(texts))
+    else:
+        rows = linalg.to_numpy(checks.matrix(encoder.encode(list(texts))))
+        if len(rows) != len(texts):
+            raise InputError(
+                f"vectors must encode {len(texts):,} texts as that many rows, got {len(rows):,}."
+            )
+        with np.errstate(over="ignore"):  # values that are too large become infinite: see below
+            rows = rows.astype(np.float32)
+        found = Space(Tokens(rows, np.arange(len(rows) + 1)))
+    checks.finite(found.tokens.rows)
+    return found
 
 
 @public
 @dataclass(frozen=True)
 class Candidate:
-    """A repair with its parameters, on token rows or on the rows of texts; or none.
+    """A repair with its parameters, applied to tokens or to pooled rows; or no repair.
 
     Parameters
     ----------
@@ -201,10 +191,7 @@ class Candidate:
         checks.choice(self.method, "method", [NONE, *Repair.by_name])
         checks.choice(self.level, "level", (SENTENCE, TOKEN))
         known = [] if self.method == NONE else list(signature(self._kind).parameters)
-        for name in self.params.keys() - set(known):
-            raise InputError(
-                f"params of {self.method} must be of {', '.join(known) or 'none'}, got {name!r}."
-            )
+        specs.expect_known(self.params, known, f"params of {self.method}")
         if self.method != NONE:
             self.make()._check_params()
 
@@ -213,12 +200,12 @@ class Candidate:
         return Repair.by_name[self.method]
 
     def make(self, seed: int = 0) -> Repair:
-        """The repair, not yet fitted; where it depends on a seed that is not given, on this."""
+        """The repair, not yet fitted; `seed` is its random_state unless that is a parameter."""
         return self._kind(**({"random_state": seed} if self.seeded else {}), **self.params)
 
     @property
     def seeded(self) -> bool:
-        """Whether the fit depends on a seed, which the parameters leave open."""
+        """Whether the fit depends on a seed that the parameters don't set."""
         if self.method == NONE or "random_state" in self.params:
             return False
         return "random_state" in signature(self._kind).parameters
@@ -234,11 +221,11 @@ class Candidate:
         return {"method": self.method, "params": dict(self.params), "level": self.level}
 
 
-def parsed(spec: Any, levels: Sequence[str]) -> Candidate:
-    """The candidate that a spec names: a Candidate, "method", "method:a=1,b=2", "level/method".
+def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
+    """The candidate for a Candidate, a repair, "method", "method:a=1,b=2" or "level/method".
 
-    On which level is the first there is where the spec does not say: tokens, as the papers do.
-    Where a text has one row, its token and its sentence are the same.
+    Without a level it gets the first of `levels`: tokens, as in the papers. If a text has one row
+    only, token and sentence are the same.
     """
     if isinstance(spec, Candidate):
         return spec
@@ -246,62 +233,51 @@ def parsed(spec: Any, levels: Sequence[str]) -> Candidate:
         usual = type(spec)().get_params()
         params = {k: v for k, v in spec.get_params().items() if v != usual[k]}
         return Candidate(spec.name, params, levels[0])
-    level, _, rest = str(spec).rpartition("/")
-    method, _, options = rest.partition(":")
-    pairs = [option.partition("=") for option in options.split(",") if option]
-    params = {name.strip().replace("-", "_"): _value(value.strip()) for name, _, value in pairs}
+    name, params = specs.parse(str(spec))
+    level, _, method = name.rpartition("/")
     found = Candidate(method, params, level or levels[0])
     return found if found.level in levels else replace(found, level=levels[0])
 
 
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
-
-
-def defaults(levels: Sequence[str]) -> list[Candidate]:
-    """Every repair at its default, on the first level."""
+def default_candidates(levels: Sequence[str]) -> list[Candidate]:
+    """Every repair with its default parameters, on the first level."""
     return [Candidate(name, {}, levels[0]) for name in sorted(Repair.by_name)]
 
 
-def searched(levels: Sequence[str], n_features: int) -> list[Candidate]:
-    """What `advise` searches, the simplest first: none, then by how much is fitted and removed."""
+def search_grid(levels: Sequence[str], n_features: int) -> list[Candidate]:
+    """The candidates of `advise`, simplest first: none, then by how much is fitted and removed."""
     few = math.ceil(n_features / 100)
-    removed = [n for n in sorted({1, few, 3 * few}) if n < n_features]
-    found = [Candidate(NONE), Candidate("center")]
-    found += [Candidate("center", {}, TOKEN)] if TOKEN in levels else []
+    upwards = tuple(reversed(levels))
+    found = [Candidate(NONE), *(Candidate("center", {}, level) for level in upwards)]
     found += [Candidate("scaled-center"), Candidate("standardize")]
-    for n in removed:
-        for level in reversed(levels):
-            found.append(Candidate("all-but-the-top", {"n_components": n}, level))
-    for power in (0.5, 1.0):
-        for level in reversed(levels):
-            found.append(Candidate("whiten", {"power": power}, level))
-    for k, n in ((27, 0), (10, 12), (27, 12), (10, 30)):
-        if n < n_features:
-            found.append(
-                Candidate("cluster-removal", {"n_clusters": k, "n_components": n}, levels[0])
-            )
+    found += [
+        Candidate("all-but-the-top", {"n_components": n}, level)
+        for n in sorted({1, few, 3 * few})
+        if n < n_features
+        for level in upwards
+    ]
+    found += [Candidate("whiten", {"power": p}, level) for p in (0.5, 1.0) for level in upwards]
+    found += [
+        Candidate("cluster-removal", {"n_clusters": k, "n_components": n}, levels[0])
+        for k, n in ((27, 0), (10, 12), (27, 12), (10, 30))
+        if n < n_features
+    ]
     return found
 
 
 class Fits:
-    """Repairs fitted on the same rows, which share what can be shared.
+    """Repairs fitted on the same rows, sharing the work that they have in common.
 
-    Repairs that are solved from moments share these. Cluster removals with the same clusters share
-    the clustering: their directions are the first of the most that any of them removes, so that
-    clusters too small for those are dissolved for all of them.
+    Repairs that are computed from moments share the moments. Cluster removals with the same
+    clusters share the clustering: their directions are the first of the most that any of them
+    removes, so clusters that are too small for that many are dissolved for all of them.
 
     Parameters
     ----------
     source : callable
-        The source of a level's rows, which are read again for every fit and never held.
+        The source of a level's rows, which are read again for every fit and never kept.
     candidates : sequence of Candidate
-        All that will be fitted.
+        All candidates that will be fitted.
     """
 
     def __init__(self, source: Callable[[str], Source], candidates: Sequence[Candidate]) -> None:
@@ -310,7 +286,7 @@ class Fits:
         self._clusters: dict[Any, ClusterRemoval] = {}
 
     def fitted(self, candidate: Candidate, seed: int = 0) -> Repair | None:
-        """The candidate's repair, fitted; None for none."""
+        """The candidate's repair, fitted; None for no repair."""
         if candidate.method == NONE:
             return None
         repair = candidate.make(seed)
@@ -328,9 +304,8 @@ class Fits:
     def _clustered(self, candidate: Candidate, repair: ClusterRemoval) -> Repair:
         key = _clustering(candidate.level, repair)
         if key not in self._clusters:
-            seed = repair.random_state
             others = [c for c in self._candidates if c.method == repair.name]
-            made = [(c.level, c.make(seed)) for c in others]
+            made = [(c.level, c.make(repair.random_state)) for c in others]
             alike = [repair, *(other for at, other in made if _clustering(at, other) == key)]
             most = max(other.n_components for other in alike)
             shared = clone(repair).set_params(n_components=most)
@@ -339,12 +314,7 @@ class Fits:
 
 
 def _clustering(level: str, repair: Repair) -> Any:
-    """What cluster removals that differ in nothing but their directions have in common."""
+    """Equal for cluster removals that differ only in how many directions they remove."""
     params = repair.get_params()
     params.pop("n_components")
     return level, tuple(params.items())
-
-
-def fit_alone(candidate: Candidate, source: Source, seed: int = 0) -> Repair:
-    """The candidate fitted by itself, as it is shipped."""
-    return candidate.make(seed).fit(source)

@@ -1,4 +1,4 @@
-"""Which items `advise` chooses with, which it scores the choice on, and why not the others."""
+"""Which items `advise` uses to choose a repair, and which to score the choice."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from isotropy.evidence.bench import subsample
 from isotropy.evidence.spaces import Integers
-from isotropy.evidence.trials import sampled
 from isotropy.tasks import Task
 from isotropy.tasks.reading import UNDIVIDED
 
 HELD_OUT = "held-out folds"
-KEPT = 0.5  # share of a part that must be left when items are excluded from it
-ENOUGH_GROUPS = 100  # effective groups from which on no item is given up for more of them
-LARGE = 0.05  # share of the items in one group from which on it is broken up
+KEPT = 0.5  # least share of a part that must remain after items are excluded
+ENOUGH_GROUPS = 100  # with this many effective groups, no item is excluded to get more
+LARGE = 0.05  # a group with a larger share of the items is broken up
 
 
 @dataclass(frozen=True)
 class Split:
-    """The items that are used.
+    """The items that `advise` uses.
 
     Attributes
     ----------
     inside : array of item numbers
-        What is chosen with.
+        Used to choose.
     outside : array of item numbers, or None
-        What the choice is scored on; None where that is the folds of `inside`.
-    scored_on : str
-        What it is scored on, in words.
-    words : str
-        How many items are used for what, and why not the others.
+        Used to score the choice; None if it is scored on held-out folds of `inside`.
+    scored_on, words : str
+        What the choice is scored on; how many items are used for what, and why not the others.
     n_removed : int
-        Texts of the training part that are not fitted on because they are scored.
+        Texts of the training part that repairs are not fitted on because they are scored.
     pooled : bool
-        Whether parts of the task are put together.
+        Whether parts of the task are joined.
     """
 
     inside: Integers
@@ -51,7 +49,7 @@ class Split:
         return self.inside if self.outside is None else np.union1d(self.inside, self.outside)
 
     def task(self, task: Task) -> Task:
-        """The task with the used items alone, undivided where parts are put together."""
+        """The task with only the items used, undivided if parts are joined."""
         used = self.used
         found = task if len(used) == task.n_items else task.subset(used)
         if self.pooled:
@@ -61,12 +59,12 @@ class Split:
         return found
 
     def within(self) -> tuple[Integers, Integers | None]:
-        """`inside` and `outside` by the numbers that items have in `task`."""
+        """`inside` and `outside`, numbered as in `task`."""
         outside = None if self.outside is None else np.searchsorted(self.used, self.outside)
         return np.searchsorted(self.used, self.inside), outside
 
     def without(self, n_items: int) -> Split:
-        """In other words, where so many were not chosen with because of their vectors."""
+        """The split, saying that n_items more were excluded because of their vectors."""
         if not n_items:
             return self
         more = f" {n_items:,} more were excluded: their vectors are those of scored texts."
@@ -76,9 +74,9 @@ class Split:
 def divided(task: Task, max_items: int, seed: int) -> Split:
     """Items to choose with and items to score on, which share no sentence.
 
-    Where some share one, those of the training part are excluded; where that would be most of
-    them, those of the scored part; where that too would be most of them, both parts are put
-    together and evaluated in folds that share no sentence.
+    Items of the training part that share a sentence with the scored part are excluded. If that
+    would be most of them, those of the scored part are; if that would be most of them too, both
+    parts are joined and evaluated in folds that share no sentence.
     """
     train = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
     test = next((part for part in ("test", "dev") if part in task.parts), train)
@@ -89,7 +87,7 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
     alone = disjoint(task, items, outside)
     n_shared = len(items) - len(alone)
     if len(alone) >= min(max_items, KEPT * len(items)):
-        inside = sampled(alone, max_items, seed)
+        inside = subsample(alone, max_items, seed)
         same = task.identities
         in_both = np.isin(same[task.texts_of(items)], same[task.texts_of(outside)])
         why = [*_shared(n_shared, test), *_most(max_items, len(inside) < len(alone))]
@@ -98,7 +96,7 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
         return Split(inside, outside, f"the {test} part", words, int(in_both.sum()))
     left = disjoint(task, outside, items)
     if len(left) >= KEPT * len(outside):
-        inside = sampled(items, max_items, seed)
+        inside = subsample(items, max_items, seed)
         why = _most(max_items, len(inside) < len(items))
         chosen = _counted(len(inside), len(items), f"items of the {train} part", why)
         why = _shared(len(outside) - len(left), train)
@@ -106,7 +104,7 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
         words = f"Items used: {chosen} to choose, {scored} to score."
         return Split(inside, left, f"the {test} part", words)
     because = f"{n_shared:,} of {len(items):,} {train} items share a sentence with the {test} part"
-    pool = np.union1d(sampled(items, max_items, seed), outside)
+    pool = np.union1d(subsample(items, max_items, seed), outside)
     inside = separable(task, pool, seed)
     parts = f"of the {train} and {test} parts together"
     n_items = len(np.union1d(items, outside))
@@ -145,16 +143,16 @@ def _counted(n_used: int, n_all: int, what: str, why_not: list[str]) -> str:
 
 
 def disjoint(task: Task, items: Integers, others: Integers) -> Integers:
-    """Those of the items that share no text with the others."""
+    """The items that share no text with the others."""
     same = task.identities[task.members]
     return items[~np.isin(same[items], same[others]).any(axis=1)]
 
 
 def separable(task: Task, items: Integers, seed: int) -> Integers:
-    """The items, or where most of them hang together as many as fall into groups that do not.
+    """The items, or a subset that makes more groups if most of them are in a few groups.
 
-    While one group of items that share sentences has more than a twentieth of them, half of it is
-    taken out, at random, which breaks it up; kept are the items that make the most groups.
+    While one group of items that share sentences holds more than a twentieth of all items, a
+    random half of it is removed, which breaks it up. The items with the most groups are kept.
     """
     random = np.random.default_rng(seed)
     groups = task.groups[items]
@@ -175,6 +173,6 @@ def separable(task: Task, items: Integers, seed: int) -> Integers:
 
 
 def effective_groups(groups: Integers) -> float:
-    """The number of equal groups that would say as much as these: (sum n)^2/sum n^2."""
+    """The number of equally large groups that carry as much information: (sum n)^2/sum n^2."""
     _, sizes = np.unique(groups, return_counts=True)
     return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())

@@ -1,24 +1,23 @@
-"""Trials: folds that share no sentence, and what is fitted on which text."""
+"""The bench: folds that share no sentence, and what is fitted on which text."""
 
 import numpy as np
 import pytest
 
 from isotropy import KeyedVectors
 from isotropy.errors import InputError
-from isotropy.evidence.spaces import NONE, SENTENCE, Candidate
-from isotropy.evidence.trials import (
+from isotropy.evidence.bench import (
     CORPUS,
     ELSEWHERE,
     FOLDS,
     TRAINING,
     TRANSDUCTIVE,
     VOCABULARY,
-    Bench,
     Plan,
-    far,
+    bench_of,
     grouped_folds,
-    sampled,
+    subsample,
 )
+from isotropy.evidence.spaces import NONE, SENTENCE, Candidate
 from isotropy.models.texts import Span
 from isotropy.tasks import STS, Retrieval, WordInContext, WordSimilarity
 
@@ -27,8 +26,8 @@ from .examples import classification, pairs, sts
 CENTER = Candidate("center")
 
 
-def bench(task, X, *candidates, **options):
-    return Bench(X, task, candidates or (CENTER,), **options)
+def bench(task, X, *candidates, fit_on=None):
+    return bench_of(X, task, lambda space: candidates or (CENTER,), fit_on)
 
 
 def means(bench, texts):
@@ -36,8 +35,8 @@ def means(bench, texts):
     return bench.space.pooled[texts].mean(axis=0, dtype=float)
 
 
-def fitted_mean(trial):
-    return trial.fits.fitted(CENTER).mean_
+def fitted_mean(evaluation):
+    return evaluation.fits.fitted(CENTER).mean_
 
 
 @pytest.mark.parametrize("n_folds", [2, 5])
@@ -59,11 +58,11 @@ def test_there_are_no_more_folds_than_groups():
 
 def test_a_sample_is_in_order_and_by_seed():
     items = np.arange(10, 40)
-    found = sampled(items, 8, seed=1)
+    found = subsample(items, 8, seed=1)
     assert len(found) == 8
     assert (np.diff(found) > 0).all()
-    assert (found == sampled(items, 8, seed=1)).all()
-    assert sampled(items, 30) is items
+    assert (found == subsample(items, 8, seed=1)).all()
+    assert subsample(items, 30) is items
 
 
 def test_folds_share_no_sentence_and_cover_every_item():
@@ -73,18 +72,22 @@ def test_folds_share_no_sentence_and_cover_every_item():
     plan = bench(task, X).across(np.arange(60), 5, seed=0)
     assert plan.fitted_on == FOLDS
     assert plan.n_removed == 0
-    assert sorted(np.concatenate([trial.items for trial in plan.trials])) == list(range(60))
-    for trial in plan.trials:
-        assert not np.intersect1d(task.texts_of(trial.items), task.texts_of(trial.train)).size
+    assert sorted(np.concatenate([evaluation.items for evaluation in plan.evaluations])) == list(
+        range(60)
+    )
+    for evaluation in plan.evaluations:
+        assert not np.intersect1d(
+            task.texts_of(evaluation.items), task.texts_of(evaluation.train)
+        ).size
 
 
 def test_each_fold_is_fitted_on_the_others():
     task, X = sts(n=30, d=4)
     tried = bench(task, X)
-    for trial in tried.across(np.arange(30), 3, seed=0).trials:
-        others = np.setdiff1d(np.arange(30), trial.items)
+    for evaluation in tried.across(np.arange(30), 3, seed=0).evaluations:
+        others = np.setdiff1d(np.arange(30), evaluation.items)
         expected = means(tried, task.members[others].ravel())
-        np.testing.assert_allclose(fitted_mean(trial), expected, atol=1e-6)
+        np.testing.assert_allclose(fitted_mean(evaluation), expected, atol=1e-6)
 
 
 def test_evaluated_sentences_are_removed_from_the_training_text():
@@ -96,7 +99,7 @@ def test_evaluated_sentences_are_removed_from_the_training_text():
     plan = tried.held_out(task.parts["dev"], task.parts["train"])
     assert (plan.fitted_on, plan.n_removed) == (TRAINING, 2)
     left = [task.texts.index(text) for text in "efgh"]
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), means(tried, left), atol=1e-6)
 
 
 def test_a_word_in_an_evaluated_sentence_is_removed_too():
@@ -112,7 +115,7 @@ def test_a_word_in_an_evaluated_sentence_is_removed_too():
     plan = tried.held_out(task.parts["dev"], task.parts["train"])
     left = [i for i, text in enumerate(task.texts) if text.text not in (shared, "sit on the bank")]
     assert plan.n_removed == 1
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), means(tried, left), atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), means(tried, left), atol=1e-6)
     numbers = task.identities
     assert numbers[task.members[0, 0]] == numbers[task.members[1, 0]]
 
@@ -122,11 +125,11 @@ def test_words_of_other_pairs_are_removed_from_a_fold_that_has_them():
     task = WordSimilarity(words, [5, 1, 2, 3, 4])
     X = np.random.default_rng(0).standard_normal((len(task.texts), 4))
     tried = bench(task, X)
-    for trial in tried.across(np.arange(5), 3, seed=0).trials:
-        evaluated = set(task.texts_of(trial.items))
-        numbers = task.members[np.setdiff1d(np.arange(5), trial.items)].ravel()
+    for evaluation in tried.across(np.arange(5), 3, seed=0).evaluations:
+        evaluated = set(task.texts_of(evaluation.items))
+        numbers = task.members[np.setdiff1d(np.arange(5), evaluation.items)].ravel()
         left = [i for i in numbers if i not in evaluated]
-        np.testing.assert_allclose(fitted_mean(trial), means(tried, left), atol=1e-6)
+        np.testing.assert_allclose(fitted_mean(evaluation), means(tried, left), atol=1e-6)
 
 
 def test_text_is_fitted_as_often_as_items_name_it():
@@ -135,7 +138,7 @@ def test_text_is_fitted_as_often_as_items_name_it():
     tried = bench(task, X)
     plan = tried.held_out(np.array([2, 3]), np.array([0, 1]))
     expected = (2 * X[0] + X[1] + X[2]) / 4
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), expected, atol=1e-6)
 
 
 def test_other_text_is_used_without_the_evaluated_one():
@@ -146,7 +149,7 @@ def test_other_text_is_used_without_the_evaluated_one():
     plan = tried.held_out(np.array([0, 1]), np.arange(2, 20))
     assert (plan.fitted_on, plan.n_removed) == (ELSEWHERE, 4)
     expected = (X[4] + X[5] + 2) / 4
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), expected, atol=1e-6)
     everything = tried.everything(np.arange(20)).fitted(CENTER).mean_
     np.testing.assert_allclose(everything, (X[:6].sum(axis=0) + 2) / 8, atol=1e-6)
 
@@ -161,8 +164,8 @@ def test_keyed_vectors_are_fitted_on_the_other_rows():
     plan = tried.held_out(np.array([0, 3]), np.arange(20))
     assert (plan.fitted_on, plan.n_removed) == (VOCABULARY, 5)
     others = np.vstack([np.delete(X, [0, 1, 6, 7], axis=0), extra[:-1]])
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), others.mean(axis=0), atol=1e-6)
-    for fits in (tried.evaluated(np.arange(2)).trials[0].fits, tried.everything(np.arange(2))):
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), others.mean(axis=0), atol=1e-6)
+    for fits in (tried.evaluated(np.arange(2)).evaluations[0].fits, tried.everything(np.arange(2))):
         np.testing.assert_allclose(fits.fitted(CENTER).mean_, keyed.vectors.mean(axis=0), atol=1e-6)
 
 
@@ -172,8 +175,8 @@ def test_all_folds_of_keyed_vectors_share_one_fit_on_rows_of_no_item():
     keyed = KeyedVectors(np.vstack([X, extra]), [*task.texts, *(f"word {i}" for i in range(50))])
     plan = bench(task, keyed).across(np.arange(20), 4, seed=0)
     assert (plan.fitted_on, plan.n_removed) == (VOCABULARY, 40)
-    assert len({id(trial.fits) for trial in plan.trials}) == 1
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), extra.mean(axis=0), atol=1e-6)
+    assert len({id(evaluation.fits) for evaluation in plan.evaluations}) == 1
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), extra.mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("n_more", [0, 3])
@@ -183,8 +186,8 @@ def test_keyed_vectors_of_hardly_more_than_the_task_are_fitted_on_its_other_item
     tried = bench(task, KeyedVectors(np.vstack([X, np.ones((n_more, 4))]), keys))
     plan = tried.across(np.arange(20), 4, seed=0)
     assert plan.fitted_on == FOLDS
-    expected = means(tried, task.members[plan.trials[0].train].ravel())
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+    expected = means(tried, task.members[plan.evaluations[0].train].ravel())
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), expected, atol=1e-6)
 
 
 def search(n=12):
@@ -198,7 +201,10 @@ def test_a_search_is_fitted_on_its_corpus():
     tried = bench(task, X)
     plan = tried.across(np.arange(12), 3, seed=0)
     assert plan.fitted_on == CORPUS
-    for fits in (*(trial.fits for trial in plan.trials), tried.everything(np.arange(12))):
+    for fits in (
+        *(evaluation.fits for evaluation in plan.evaluations),
+        tried.everything(np.arange(12)),
+    ):
         np.testing.assert_allclose(fits.fitted(CENTER).mean_, X[12:].mean(axis=0), atol=1e-6)
 
 
@@ -206,12 +212,12 @@ def test_transductive_is_everything_that_is_evaluated():
     task, X = sts(n=20, d=4)
     plan = bench(task, X).evaluated(np.array([1, 2]))
     assert plan.fitted_on == TRANSDUCTIVE
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), X[2:6].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), X[2:6].mean(axis=0), atol=1e-6)
     task = search()
     X = np.random.default_rng(0).standard_normal((24, 4))
     plan = bench(task, X).evaluated(np.array([1, 2]))
     expected = X[[1, 2, *range(12, 24)]].mean(axis=0)
-    np.testing.assert_allclose(fitted_mean(plan.trials[0]), expected, atol=1e-6)
+    np.testing.assert_allclose(fitted_mean(plan.evaluations[0]), expected, atol=1e-6)
 
 
 def test_a_head_is_trained_on_the_other_items():
@@ -219,10 +225,10 @@ def test_a_head_is_trained_on_the_other_items():
     tried = bench(task, X)
     plan = tried.across(np.arange(60), 3, seed=0)
     outcomes = tried.outcomes(Candidate(NONE), plan)
-    for outcome, trial in zip(outcomes, plan.trials, strict=True):
-        others = np.setdiff1d(np.arange(60), trial.items)
-        assert (np.sort(trial.train) == others).all()
-        expected = task.score(X.astype(np.float32), trial.items, others)
+    for outcome, evaluation in zip(outcomes, plan.evaluations, strict=True):
+        others = np.setdiff1d(np.arange(60), evaluation.items)
+        assert (np.sort(evaluation.train) == others).all()
+        expected = task.score(X.astype(np.float32), evaluation.items, others)
         assert outcome.value == expected.value
 
 
@@ -247,17 +253,17 @@ def test_seeds_are_rows_of_folds_beside_the_same_baseline():
     folds = tried.folds(plan, system, none)
     assert [fold.baseline for fold in folds] == none * 3
     assert all(
-        (f.groups == task.groups[plan.trials[i % 2].items]).all() for i, f in enumerate(folds)
+        (f.groups == task.groups[plan.evaluations[i % 2].items]).all() for i, f in enumerate(folds)
     )
 
 
 def test_rows_before_and_after_are_a_sample():
     task, X = sts(n=60, d=6)
     tried = bench(task, X)
-    trial = tried.evaluated(np.arange(60)).trials[0]
-    before, after = tried.rows_before_and_after(CENTER, trial, n_texts=50)
+    evaluation = tried.evaluated(np.arange(60)).evaluations[0]
+    before, after = tried.rows_before_and_after(CENTER, evaluation, n_texts=50)
     assert len(before) == 50
-    np.testing.assert_allclose(before - after, np.tile(fitted_mean(trial), (50, 1)), atol=1e-5)
+    np.testing.assert_allclose(before - after, np.tile(fitted_mean(evaluation), (50, 1)), atol=1e-5)
 
 
 def test_what_is_far_from_the_fitted_rows_is_said():
@@ -265,10 +271,10 @@ def test_what_is_far_from_the_fitted_rows_is_said():
     moved = X.copy()
     moved[:200] += 10
     for rows, said in ((X, ""), (moved, "The 200 evaluated texts differ from the text that")):
-        tried = bench(task, rows, caller="advise")
+        tried = bench(task, rows)
         plan = tried.held_out(np.arange(100), np.arange(100, 200))
-        assert far(tried, SENTENCE, plan)[: len(said) or None] == said
-    assert "give such text with fit_on (--fit-on)" in far(tried, SENTENCE, plan)
+        assert tried.shift_note(SENTENCE, plan)[: len(said) or None] == said
+    assert "give such text with fit_on (--fit-on)" in tried.shift_note(SENTENCE, plan)
 
 
 def test_all_texts_are_looked_at_where_one_fit_serves_all_folds():
@@ -277,14 +283,16 @@ def test_all_texts_are_looked_at_where_one_fit_serves_all_folds():
     rows = np.vstack([X + 20, np.random.default_rng(0).standard_normal((200, 4))])
     tried = bench(task, KeyedVectors(rows, [*task.texts, *words]), fit_on=words)
     plan = tried.across(np.arange(60), 5, seed=0)
-    assert far(tried, SENTENCE, plan).startswith("The 120 evaluated texts differ")
+    assert tried.shift_note(SENTENCE, plan).startswith("The 120 evaluated texts differ")
     groups = np.arange(60) % 5
     X[np.unique(task.members[groups == 0])] += 20
     task.groups = groups
     tried = bench(task, X)
     plan = tried.across(np.arange(60), 5, seed=0)
     assert "evaluated texts of one fold differ" in "".join(
-        far(tried, SENTENCE, Plan(plan.trials[k:] + plan.trials[:k], plan.fitted_on))
+        tried.shift_note(
+            SENTENCE, Plan(plan.evaluations[k:] + plan.evaluations[:k], plan.fitted_on)
+        )
         for k in range(5)
     )
 
@@ -300,11 +308,11 @@ def test_all_texts_are_looked_at_where_one_fit_serves_all_folds():
         ),
         (
             lambda t, X: bench(t, X, fit_on=["other"]).held_out(np.arange(1), np.arange(1, 9)),
-            "fit_on must be of the task's texts where vectors are an array, got 1 others",
+            "fit_on must hold texts of the task when vectors are an array, got 1 others",
         ),
         (
             lambda t, X: bench(t, X).held_out(np.arange(9), np.arange(3)),
-            "'sts' must have text to fit on that is not evaluated. Give fit_on",
+            "'sts' must have text to fit on that is not evaluated, got none. Give fit_on",
         ),
     ],
 )
@@ -346,9 +354,9 @@ def test_documents_that_are_queries_too_are_repaired():
     queries, documents = texts[:20], texts[10:]
     task = Retrieval(queries, documents, [(i, i, 1.0) for i in range(20)])
     X = random.standard_normal((len(task.texts), 6)) + 3
-    bench = Bench(X, task, [Candidate("center")])
-    plan = bench.across(np.arange(task.n_items), 5, 0)
-    trial = plan.trials[0]
-    repair = trial.fits.fitted(Candidate("center"))
-    expected = task.score(repair.transform(X.astype(np.float32)), trial.items).value
-    assert bench.outcome(Candidate("center"), trial).value == pytest.approx(expected)
+    tried = bench(task, X)
+    plan = tried.across(np.arange(task.n_items), 5, 0)
+    evaluation = plan.evaluations[0]
+    repair = evaluation.fits.fitted(Candidate("center"))
+    expected = task.score(repair.transform(X.astype(np.float32)), evaluation.items).value
+    assert tried.outcome(Candidate("center"), evaluation).value == pytest.approx(expected)

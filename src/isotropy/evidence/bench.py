@@ -1,0 +1,344 @@
+"""One task, many candidates: which text repairs are fitted on, and how each candidate scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isotropy import checks
+from isotropy.errors import InputError
+from isotropy.evidence.significance import Fold
+from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
+from isotropy.models.keyed import KeyedVectors
+from isotropy.models.models import Rows
+from isotropy.models.texts import Text, distinct, expect_texts
+from isotropy.repairs import Center
+from isotropy.repairs.shift import Shift
+from isotropy.sources.arrays import PickedRows
+from isotropy.tasks import Outcome, Task
+from isotropy.tasks.base import identity
+
+TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
+    "all text, including the evaluated text (transductive)",
+    "other text",
+    "the training part",
+    "the other folds",
+    "the corpus",
+    "the other vectors",
+)
+NO_ITEMS: Integers = np.empty(0, dtype=np.int64)
+
+OnProgress = Callable[[str, int, int], object]  # called with a name, how many are done, of how many
+
+
+def no_progress(name: str, n_done: int, n_all: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Items to score, items to train a head on, and the repairs fitted for them."""
+
+    items: Integers
+    train: Integers
+    fits: Fits
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task is evaluated: in one evaluation, or in one for each fold."""
+
+    evaluations: list[Evaluation]
+    fitted_on: str
+    n_removed: int = 0
+    n_folds: int = 1  # as asked for; with few items there are fewer evaluations
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A task with the vectors of its texts, on which candidates are scored.
+
+    Parameters
+    ----------
+    encoder : Encoder, KeyedVectors, or anything with `encode`
+    task : Task
+        As `joined` returns it, which knows texts by their vectors too.
+    space : Space
+        The space of the task's texts.
+    candidates : sequence of Candidate
+        All candidates that will be scored.
+    fit_on : sequence of distinct texts, optional
+        What repairs are fitted on.
+    transductive : bool
+        Fit on all text of the task, including the evaluated text.
+    """
+
+    encoder: Any
+    task: Task
+    space: Space
+    candidates: Sequence[Candidate]
+    fit_on: Sequence[Text] | None = None
+    transductive: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks about the vectors."""
+        return list(getattr(self.encoder, "notes", ()))
+
+    # What repairs are fitted on
+
+    def evaluated(self, items: Integers) -> Plan:
+        """Fit on the evaluated text itself, as in the papers."""
+        if isinstance(self.encoder, KeyedVectors):
+            fits = self._fits_of_rows(np.arange(self.encoder.n_samples))
+        else:
+            texts = [self.task.members[items].ravel(), self.task.background]
+            fits = self._fits_of(np.concatenate(texts))
+        return Plan([Evaluation(items, NO_ITEMS, fits)], TRANSDUCTIVE)
+
+    def held_out(self, items: Integers, known: Integers) -> Plan:
+        """Fit on text that is not evaluated: `fit_on`, the corpus, or the text of known items."""
+        apart = self.apart(items)
+        if apart is None:
+            return self._by_known(items, known)
+        fits, how, n_removed = apart
+        return Plan([Evaluation(items, known, fits)], how, n_removed)
+
+    def _by_known(self, items: Integers, known: Integers) -> Plan:
+        """Fit on the text of known items, without the evaluated sentences."""
+        texts = self.task.members[known].ravel()
+        clean = self._without(texts, items)
+        if not len(clean):
+            raise InputError(
+                f"{self.task.name!r} must have text to fit on that is not evaluated, got none. "
+                "Give fit_on."
+            )
+        removed = np.unique(texts).size - np.unique(clean).size
+        return Plan([Evaluation(items, known, self._fits_of(clean))], TRAINING, removed)
+
+    def across(self, items: Integers, n_folds: int, seed: int) -> Plan:
+        """Folds of whole groups, each evaluated with what is fitted on the others."""
+        folds = grouped_folds(self.task.groups[items], n_folds, seed)
+        n_made = int(folds.max()) + 1
+        if n_made < 2:
+            raise InputError(
+                f"{self.task.name!r} must have items in at least 2 groups that share no sentence "
+                f"and no vector, got {n_made}. Give more items."
+            )
+        parts = [(items[folds == fold], items[folds != fold]) for fold in range(n_made)]
+        apart = self.apart(items)
+        if apart is not None:  # one fit serves all folds
+            fits, how, n_removed = apart
+            return Plan([Evaluation(*part, fits) for part in parts], how, n_removed, n_folds)
+        plans = [self._by_known(*part) for part in parts]
+        removed = max(plan.n_removed for plan in plans)
+        return Plan([plan.evaluations[0] for plan in plans], FOLDS, removed, n_folds)
+
+    def apart(self, items: Integers) -> tuple[Fits, str, int] | None:
+        """(fits on text or vectors of no item, what these are, how many were removed from them).
+
+        None if there is nothing but the text of other items.
+        """
+        if self.transductive:
+            return self.evaluated(np.arange(self.task.n_items)).evaluations[0].fits, TRANSDUCTIVE, 0
+        if self.fit_on is not None:
+            fits, n_removed = self._fits_elsewhere(items)
+            return fits, ELSEWHERE, n_removed
+        if len(self.task.background):
+            documents = self._without(self.task.background, np.arange(self.task.n_items))
+            n_removed = len(self.task.background) - len(documents)
+            if not len(documents):
+                raise InputError(
+                    f"{self.task.name!r} must have a document that is not a query, got none. Give "
+                    "fit_on."
+                )
+            return self._fits_of(documents), CORPUS, n_removed
+        if isinstance(self.encoder, KeyedVectors):
+            others = self._other_rows(items)
+            n_used = int((~others).sum())
+            if others.sum() > n_used:  # hardly more rows than the items' own say little
+                return self._fits_of_rows(np.flatnonzero(others)), VOCABULARY, n_used
+        return None
+
+    def everything(self, items: Integers) -> Fits:
+        """Fit on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
+        if self.fit_on is not None:
+            return Fits(self._elsewhere.source, self.candidates)
+        if len(self.task.background):
+            return self._fits_of(self.task.background)
+        return self.evaluated(items).evaluations[0].fits
+
+    # How candidates score
+
+    def outcome(self, candidate: Candidate, evaluation: Evaluation, seed: int = 0) -> Outcome:
+        """The outcome of a candidate on the items of an evaluation."""
+        texts = self.task.texts_of(evaluation.items)
+        texts = np.union1d(texts, getattr(self.task, "documents", self.task.background))
+        train = evaluation.train if self.task.supervised else None
+        if train is not None:
+            texts = np.union1d(texts, self.task.texts_of(train))
+        repair = evaluation.fits.fitted(candidate, seed)
+        rows = self.space.repaired(repair, candidate.level, texts)
+        return self.task.score(rows, evaluation.items, train)
+
+    def outcomes(self, candidate: Candidate, plan: Plan, seeds: int = 1) -> list[Outcome]:
+        """One outcome per evaluation, and per seed if the candidate depends on it."""
+        runs = range(seeds if candidate.seeded else 1)
+        return [
+            self.outcome(candidate, evaluation, seed)
+            for seed in runs
+            for evaluation in plan.evaluations
+        ]
+
+    def folds(self, plan: Plan, system: Sequence[Outcome], none: Sequence[Outcome]) -> list[Fold]:
+        """The two systems side by side; `none` is repeated for every seed of the system."""
+        n = len(plan.evaluations)
+        return [
+            Fold(outcome, none[i % n], self.task.groups[plan.evaluations[i % n].items])
+            for i, outcome in enumerate(system)
+        ]
+
+    def rows_before_and_after(
+        self, candidate: Candidate, evaluation: Evaluation, n_texts: int = 2000, seed: int = 0
+    ) -> tuple[Rows, Rows]:
+        """Rows of at most n_texts texts, without the repair and with it."""
+        texts = subsample(self.task.texts_of(evaluation.items), n_texts, seed)
+        repair = evaluation.fits.fitted(candidate)
+        after = self.space.repaired(repair, candidate.level, texts)
+        return self.space.pooled[texts], after[texts]
+
+    def expect_defined(self, outcomes: Sequence[Outcome], plan: Plan) -> None:
+        """Raise unless every score without repair is defined."""
+        undefined = [outcome.n_items for outcome in outcomes if math.isnan(outcome.value)]
+        if undefined and min(undefined) < 2:
+            n_items = sum(len(evaluation.items) for evaluation in plan.evaluations)
+            raise InputError(
+                f"{self.task.name!r} must have at least {2 * plan.n_folds} items "
+                f"(two in each of {plan.n_folds} folds), got {n_items}. Give more items."
+            )
+        if undefined:
+            raise InputError(
+                f"the scores of {self.task.name!r} must be defined in every fold, got constant "
+                "labels or vectors. Give more items."
+            )
+
+    def shift(self, level: str, evaluation: Evaluation) -> Shift:
+        """How far the rows of evaluated texts are from those that the repairs are fitted on."""
+        texts = self.task.texts_of(evaluation.items)
+        center = Center().fit_statistic(evaluation.fits.moments(level))
+        return center.shift(self.space.source(level, texts))
+
+    def shift_note(self, level: str, plan: Plan) -> str:
+        """A note if the evaluated texts differ from the text that repairs are fitted on, or ""."""
+        first, *others = plan.evaluations
+        together = all(evaluation.fits is first.fits for evaluation in others)
+        items = np.concatenate([t.items for t in plan.evaluations]) if together else first.items
+        found = self.shift(level, Evaluation(items, first.train, first.fits))
+        if not found.large:
+            return ""
+        n_texts = len(self.task.texts_of(items))
+        which = f"{n_texts:,} evaluated texts" + ("" if together else " of one fold")
+        return (
+            f"The {which} differ from the text that repairs were fitted on (Frechet distance of "
+            f"their {level} vectors: {found.frechet:.2g}; by chance at most {found.chance:.2g}). "
+            "The scores above include this. A repair fitted on more similar text may do better: "
+            "give such text with fit_on (--fit-on)."
+        )
+
+    # Rows
+
+    def _fits_of_rows(self, rows: Integers) -> Fits:
+        """Fits on some of the keyed vectors."""
+        checks.finite(self.encoder.vectors)
+        return Fits(lambda level: PickedRows(self.encoder.vectors, rows), self.candidates)
+
+    def _fits_of(self, texts: Integers) -> Fits:
+        return Fits(lambda level: self.space.source(level, texts), self.candidates)
+
+    def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
+        assert self.fit_on is not None
+        evaluated = {identity(self.task.texts[i]) for i in self.task.texts_of(items)}
+        kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
+        if not kept:
+            raise InputError(
+                "fit_on must have text that is not evaluated, got none. Give other text."
+            )
+        texts, elsewhere = np.array(kept), self._elsewhere
+        fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
+        return fits, len(self.fit_on) - len(kept)
+
+    @cached_property
+    def _elsewhere(self) -> Space:
+        """The space of `fit_on`."""
+        assert self.fit_on is not None
+        return space_of(self.encoder, self.fit_on)
+
+    def _other_rows(self, items: Integers) -> NDArray[np.bool_]:
+        """Which keyed vectors belong to no text of the items and equal no vector of theirs."""
+        rows, words = self.encoder.vectors, self.encoder.words
+        used = [self.task.texts[i] for i in self.task.texts_of(items)]
+        equal, names = {rows[words[text]].tobytes() for text in used}, set(map(identity, used))
+        others = np.array([row.tobytes() not in equal for row in rows])
+        others[[row for text, row in words.items() if identity(text) in names]] = False
+        return others
+
+    def _without(self, texts: Integers, items: Integers) -> Integers:
+        """The texts that belong to none of the items."""
+        same = self.task.identities
+        return texts[~np.isin(same[texts], same[self.task.texts_of(items)])]
+
+
+def bench_of(
+    vectors: Any,
+    task: Task,
+    candidates: Callable[[Space], Sequence[Candidate]],
+    fit_on: Sequence[Text] | None = None,
+    transductive: bool = False,
+) -> Bench:
+    """The bench of a task with vectors of its texts; candidates may depend on their space."""
+    texts = None if fit_on is None else distinct_texts(fit_on)
+    encoder = as_encoder(vectors, task.texts)
+    space = space_of(encoder, task.texts)
+    joined = task.joined(space.pooled)
+    return Bench(encoder, joined, space, candidates(space), texts, transductive)
+
+
+def distinct_texts(texts: Sequence[Text]) -> list[Text]:
+    """The distinct texts of `fit_on`, of which there must be one."""
+    if isinstance(texts, str):
+        raise InputError("fit_on must be a list of texts, got a string.")
+    found, _ = distinct(expect_texts(texts, "fit_on"))
+    if not found:
+        raise InputError("fit_on must have at least one text, got none.")
+    return found
+
+
+def grouped_folds(groups: Integers, n_folds: int, seed: int) -> Integers:
+    """The fold of each item: whole groups, dealt by size back and forth, evenly over the folds."""
+    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    n_made = min(n_folds, len(sizes))
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    there_and_back = np.concatenate([np.arange(n_made), np.arange(n_made)[::-1]])
+    of_group = np.empty(len(sizes), dtype=np.int64)
+    of_group[order] = np.resize(there_and_back, len(sizes))
+    return of_group[places]
+
+
+def subsample(items: Integers, n: int, seed: int = 0) -> Integers:
+    """At most n of the items, drawn with a seed, in their order."""
+    if len(items) <= n:
+        return items
+    return np.sort(np.random.default_rng(seed).choice(items, n, replace=False))
+
+
+def exclusion_note(n_texts: int) -> str:
+    """How many evaluated texts repairs are not fitted on, in words."""
+    texts = "1 evaluated text was" if n_texts == 1 else f"{n_texts:,} evaluated texts were"
+    return f"{texts} excluded from fitting."
