@@ -22,10 +22,9 @@ import numpy as np
 
 from isotropy.errors import IsotropyWarning
 from isotropy.evidence.advice import percent
-from isotropy.evidence.search import Search
+from isotropy.evidence.search import Options, searches
 from isotropy.evidence.significance import Fold, holm, interval, p_value
-from isotropy.evidence.spaces import NONE, Candidate, defaults
-from isotropy.evidence.trials import Watch
+from isotropy.evidence.spaces import NONE, Candidate, default_candidates
 from isotropy.models.encoder import Encoder
 
 MODELS = (
@@ -94,7 +93,7 @@ def run(name: str, options: argparse.Namespace) -> None:
         folder, task, None, None, False, device, Path(options.cache), None, None
     )
     if isinstance(vectors, Encoder):  # so that the time of a cell is without encoding
-        Search(vectors, task, None, 2, [Candidate(NONE)], 5, 2000, 0)
+        searches(vectors, task, {"": None}, Options(candidates=[Candidate(NONE)]))
     begun = time.perf_counter()
     found = cell(vectors, task)
     found |= {"model": model, "task": task_name, "seconds": time.perf_counter() - begun}
@@ -121,21 +120,21 @@ def regrouped(task, name: str):
 
 def cell(vectors, task) -> dict:
     """Everything of one model on one task, on the part that was not used to choose."""
-    search = Search(vectors, task, None, 24, None, 5, 2000, 0)
-    advice = search.advice(Watch(), {})
-    seconds = advice.seconds
+    start = time.perf_counter()
+    (search,) = searches(vectors, task, {"": None}, Options()).values()
+    advice = search.advice()
+    seconds = time.perf_counter() - start
     plan = search.plan
     if search.outside is not None:
-        plan = search.bench.held_out(search.outside, search.inside_items)
+        plan = search.bench.held_out(search.outside, search.inside)
     shown = list(search.candidates)
-    usual = defaults(search.bench.space.levels)
+    usual = default_candidates(search.bench.space.levels)
     extra = [c for c in usual if str(c) not in map(str, shown)]
-    search.bench.candidates = shown + extra
-    for trial in plan.trials:
-        trial.fits._candidates = search.bench.candidates
+    for evaluation in plan.evaluations:
+        evaluation.fits._candidates = shown + extra
     none = search.bench.outcomes(Candidate(NONE), plan)
     rows = []
-    for i, candidate in enumerate(search.bench.candidates):
+    for i, candidate in enumerate(shown + extra):
         outcomes = (
             search.outcomes[i]
             if plan is search.plan and i < len(shown)
@@ -166,7 +165,7 @@ def advised_against_none(search, advice, plan) -> dict:
         return {"difference": 0.0, "p": 1.0}
     folds: list[Fold]
     if search.outside is None:
-        folds, _ = search.tested()
+        folds, _, _ = search.tested
     else:
         none = search.bench.outcomes(Candidate(NONE), plan)
         folds = search.bench.folds(plan, search.bench.outcomes(advice.choice, plan), none)

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import scipy.stats
 
-from isotropy.trial.methods import Method
-from isotropy.trial.summary import NONE, Row, geometry, remarks, summary
+from isotropy.trial.methods import TrainingMethod
+from isotropy.trial.summary import NONE, Row, recorded_geometry, remarks, summary
 from isotropy.trial.task_data import GENERATION, TASKS
 from isotropy.trial.trial import Trial, read
 
@@ -72,7 +72,7 @@ def main() -> None:
     trial = Trial(
         options.task,
         options.model,
-        options.method or (GENERATED if generated else list(Method.by_name)),
+        options.method or (GENERATED if generated else list(TrainingMethod.by_name)),
         options.work,
         n_seeds=options.seeds,
         search=options.search,
@@ -101,7 +101,7 @@ def say(record: dict) -> None:
 
 def rows_of(work: Path) -> list[Row]:
     rows = summary([read(path) for path in sorted(work.glob("*.json"))])
-    order = [*TASKS], [*Method.by_name]
+    order = [*TASKS], [*TrainingMethod.by_name]
     rows.sort(key=lambda r: (r.model, order[0].index(r.task), place(r.method, order[1])))
     return rows
 
@@ -256,7 +256,9 @@ def mean_and_interval(changes: Sequence[float]) -> list[str]:
 
 def isotropy(rows: Sequence[Row]) -> list[str]:
     def cell(row: Row) -> list[str]:
-        one, two = (geometry(row.records, "after", "output", name) for name in ("i1", "i2"))
+        one, two = (
+            recorded_geometry(row.records, "after", "output", name) for name in ("i1", "i2")
+        )
         return [spread(one), spread(two, 3)]
 
     lines = ["## Isotropy of the output embeddings after training", ""]
@@ -268,8 +270,8 @@ def vectors(rows: Sequence[Row]) -> list[str]:
     def cell(row: Row) -> list[str]:
         tensor = "calibrated" if calibrated(row) else "features"
         when = [(row.records, "before", "features"), (row.records, "after", tensor)]
-        logs = [[v / math.log(10) for v in geometry(*one, "log_i1")] for one in when]
-        score = [geometry(*one, "isoscore") for one in when]
+        logs = [[v / math.log(10) for v in recorded_geometry(*one, "log_i1")] for one in when]
+        score = [recorded_geometry(*one, "isoscore") for one in when]
         first = [[np.nan if v is np.nan else v[0] for v in evs(*one)] for one in when]
         return [  # before training, all seeds are alike
             f"{spread(before[:1], digits)} → {spread(after, digits)}"
@@ -304,11 +306,11 @@ def head_input(row: Row, name: str) -> float:
     tensor = "calibrated" if calibrated(row) else "features"
     if name == "explained_variance":
         return float(np.nanmean([values[0] for values in evs(row.records, "after", tensor)]))
-    return float(np.nanmean(geometry(row.records, "after", tensor, name)))
+    return float(np.nanmean(recorded_geometry(row.records, "after", tensor, name)))
 
 
 def evs(records, when: str, tensor: str) -> list:
-    found = geometry(records, when, tensor, "explained_variance")
+    found = recorded_geometry(records, when, tensor, "explained_variance")
     return [v if isinstance(v, list) and v[0] is not None else [math.nan] for v in found]
 
 
@@ -346,7 +348,9 @@ def generation(rows: Sequence[Row], title: str) -> list[str]:
         for row in mine:
             done = [r for r in row.records if r["status"] == "finished"]
             cells = [spread([r["metrics"][name] for r in done], scale=100) for name in names]
-            logs, i2 = (geometry(row.records, "after", "output", n) for n in ("log_i1", "i2"))
+            logs, i2 = (
+                recorded_geometry(row.records, "after", "output", n) for n in ("log_i1", "i2")
+            )
             cells += [spread(logs, scale=1 / math.log(10)), spread(i2, 3)]
             first = row.records[0]
             cells += [f"{row.seconds_per_epoch / 60:.2f}", f"{first['n_train']:,}"]
@@ -372,7 +376,7 @@ def searches(work: Path) -> list[str]:
     for record in records:
         cell = cell_of(record)
         best[cell] = max(best.get(cell, -math.inf), record["score"])
-    order = [*Method.by_name]
+    order = [*TrainingMethod.by_name]
     specs = sorted({r["spec"] for r in records}, key=lambda s: (place(s, order)[0], weight(s)))
     for spec in specs:
         mine = [r for r in records if r["spec"] == spec]

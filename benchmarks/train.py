@@ -21,7 +21,7 @@ import torch
 from IsoScore.IsoScore import istar
 
 import isotropy
-from isotropy.losses import Flow, IsoBatchNorm, functional
+from isotropy.losses import FlowNetwork, IsoBatchNorm, functional
 
 SIZES = ((30_522, 768), (32, 768), (4_096, 768))
 TARGETS = {("mean_cosine", 30_522): 50, ("spectrum_penalty", 30_522): 5}
@@ -51,7 +51,7 @@ def full_svd(X: torch.Tensor) -> torch.Tensor:
 
 def losses(d: int, device: torch.device) -> dict[str, tuple[Loss, Loss | None]]:
     known = torch.eye(d, device=device)
-    flow, norm = Flow(d).to(device), IsoBatchNorm(d).to(device)
+    flow, norm = FlowNetwork(d).to(device), IsoBatchNorm(d).to(device)
     return {
         "mean_cosine": (functional.mean_cosine, pairwise_cosine),
         "spectrum_penalty": (

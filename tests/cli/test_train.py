@@ -90,4 +90,4 @@ def test_a_record_that_is_none_is_named(command, tmp_path):
     (tmp_path / "runs" / "tiny--rte--none--seed0.json").write_text("{")
     result = command("rte", "--model", "tiny")
     assert result.exit_code == 2
-    assert "is no record of a run. Move it away." in result.stderr
+    assert "is not the record of a run. Move it away." in result.stderr

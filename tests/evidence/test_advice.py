@@ -425,7 +425,7 @@ def test_transductive_advice_says_so():
     advice = advise(X, task, transductive=True, candidates=["all-but-the-top:n_components=1"])
     assert "transductive" in advice.fitted_on
     assert "transductive" in advice.reason
-    with pytest.raises(InputError, match="fit_on does not go with transductive"):
+    with pytest.raises(InputError, match="fit_on must not be given with transductive"):
         advise(X, task, ["some text"], transductive=True)
 
 

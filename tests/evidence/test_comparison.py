@@ -426,5 +426,7 @@ def test_bad_input_gets_one_line(call, message):
 
 def test_a_task_that_learns_needs_something_to_learn_from():
     task, X = classification(n=40)
-    with pytest.raises(InputError, match="must have a training part to evaluate it transductively"):
+    with pytest.raises(
+        InputError, match="must have a training part to be evaluated transductively"
+    ):
         compare(X, task, ["center"], transductive=True)

@@ -6,14 +6,14 @@ from isotropy import losses
 from isotropy.errors import InputError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-Flow = losses.Flow
+FlowNetwork = losses.FlowNetwork
 
 
 def moved(d, dtype=torch.float64, **shape):
     """A flow with weights that are not those of its start, and rows for it."""
     with torch.random.fork_rng():
         torch.manual_seed(d)
-        flow = Flow(d, **shape).to(dtype)
+        flow = FlowNetwork(d, **shape).to(dtype)
         x = 2 * torch.randn(40, d, dtype=dtype) + 1
         flow(x)
         for part in flow.parameters():
@@ -69,7 +69,7 @@ def test_density_adds_up_to_one():
 
 def test_actnorm_starts_from_the_first_batch_in_training():
     x = 7 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) - 3
-    flow = Flow(6)
+    flow = FlowNetwork(6)
     z, _ = flow.eval()(x)
     assert torch.equal(z.sort(dim=1).values, x.sort(dim=1).values)
     z, _ = flow.train()(x)
@@ -78,19 +78,19 @@ def test_actnorm_starts_from_the_first_batch_in_training():
     before = [part.clone() for part in flow.parameters()]
     flow(5 * x)
     assert all(torch.equal(a, b) for a, b in zip(before, flow.parameters(), strict=True))
-    other = Flow(6)
+    other = FlowNetwork(6)
     other.load_state_dict(flow.state_dict())
     assert torch.equal(other(x)[0], flow(x)[0])
 
 
 def test_a_flow_that_is_put_back_to_before_its_start_starts_again():
     x = 7 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) - 3
-    flow = Flow(6)
+    flow = FlowNetwork(6)
     fresh = {name: value.clone() for name, value in flow.state_dict().items()}
     flow(x)
     flow.load_state_dict(fresh)
     assert torch.allclose(flow(100 * x)[0].std(dim=0, correction=0), torch.ones(6), atol=1e-4)
-    other = Flow(6)
+    other = FlowNetwork(6)
     torch.func.functional_call(other, {k: v.clone() for k, v in fresh.items()}, (x,))
     assert not any(step.norm.started for level in other.levels for step in level)
     assert torch.allclose(other(x)[0].std(dim=0, correction=0), torch.ones(6), atol=1e-4)
@@ -98,7 +98,7 @@ def test_a_flow_that_is_put_back_to_before_its_start_starts_again():
 
 @pytest.mark.parametrize("rows", [torch.ones(1, 4), torch.full((8, 4), 0.1), torch.zeros(8, 4)])
 def test_a_start_that_does_not_vary_is_only_centred(rows):
-    z, logdet = Flow(4)(rows)
+    z, logdet = FlowNetwork(4)(rows)
     assert z.abs().max() < 1e-6
     assert (logdet == 0).all()
 
@@ -107,11 +107,11 @@ def test_a_start_that_does_not_vary_is_only_centred(rows):
     ("d", "widths"), [(1, []), (2, [2]), (3, [3]), (4, [4, 2]), (9, [9, 4, 2])]
 )
 def test_levels_halve_and_stop_below_two_columns(d, widths):
-    assert [len(level[0].norm.bias) for level in Flow(d).levels] == widths
+    assert [len(level[0].norm.bias) for level in FlowNetwork(d).levels] == widths
 
 
 def test_the_second_half_has_the_odd_column():
-    step = Flow(5).levels[0][0]
+    step = FlowNetwork(5).levels[0][0]
     assert step.coupling.shift[0].in_features == 2
     assert step.coupling.shift[-1].out_features == 3
 
@@ -120,7 +120,7 @@ def test_training_raises_the_likelihood():
     random = torch.Generator().manual_seed(0)
     a = torch.randn(512, 2, generator=random)
     x = torch.cat([a, a**2 + 0.1 * torch.randn(512, 2, generator=random)], dim=1)
-    flow = Flow(4)
+    flow = FlowNetwork(4)
     start = flow.log_prob(x).mean().item()
     optimizer = torch.optim.Adam(flow.parameters(), lr=5e-3)
     for _ in range(150):
@@ -131,7 +131,9 @@ def test_training_raises_the_likelihood():
 
 
 def test_bad_shapes_get_one_line():
-    with pytest.raises(InputError, match="Flow: d must be an integer of at least 1, got 0"):
-        Flow(0)
-    with pytest.raises(InputError, match="Flow: hidden must be an integer of at least 1, got 0"):
-        Flow(3, hidden=0)
+    with pytest.raises(InputError, match="FlowNetwork: d must be an integer of at least 1, got 0"):
+        FlowNetwork(0)
+    with pytest.raises(
+        InputError, match="FlowNetwork: hidden must be an integer of at least 1, got 0"
+    ):
+        FlowNetwork(3, hidden=0)

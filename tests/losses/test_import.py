@@ -27,7 +27,7 @@ def test_the_package_is_imported_without_torch():
 
 
 USES = (
-    "from isotropy.losses import Flow",
+    "from isotropy.losses import FlowNetwork",
     "from isotropy.losses import functional",
     "import isotropy.losses; isotropy.losses.IsoBatchNorm(3)",
     "import isotropy.losses.functional",

@@ -202,13 +202,13 @@ def test_bad_input_gets_one_line(call, message):
 
 PROCESS = """
 import sys, torch, torch.distributed as dist
-from isotropy.losses import Flow, IsoBatchNorm, JointLoss, RunningCovariance
+from isotropy.losses import FlowNetwork, IsoBatchNorm, JointLoss, RunningCovariance
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
 X = torch.randn(3, 30, 6, dtype=torch.float64) * torch.arange(1, 7) + 1
 
 def found(pick):
-    modules = [IsoBatchNorm(6), RunningCovariance(6), Flow(6), JointLoss()]
+    modules = [IsoBatchNorm(6), RunningCovariance(6), FlowNetwork(6), JointLoss()]
     for module in modules:
         module.double()
     for part in X:

@@ -20,7 +20,9 @@ def X():
 
 def log_likelihood(repair, X):
     """Mean log density of the rows, by change of variables, through the saved weights alone."""
-    network = losses.Flow(X.shape[1], repair.n_levels, repair.n_steps, repair.hidden).double()
+    network = losses.FlowNetwork(
+        X.shape[1], repair.n_levels, repair.n_steps, repair.hidden
+    ).double()
     torch.nn.utils.vector_to_parameters(torch.tensor(repair.weights_), network.parameters())
     z, logdet = network.eval()(torch.tensor((X - repair.mean_) / repair.scale_))
     assert np.allclose(z.detach().numpy(), repair.transform(X), atol=1e-10)

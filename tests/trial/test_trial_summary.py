@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from isotropy.trial.summary import geometry, remarks, summary, table, welch
+from isotropy.trial.summary import recorded_geometry, remarks, summary, table, welch
 
 
 def records(method, scores, task="rte", **more):
@@ -94,7 +94,7 @@ def test_searches_are_left_out():
 def test_geometry_of_runs_without_one_is_nan():
     runs = records("none", [0.5], geometry={"after": {"output": {"i1": 0.9}}})
     runs += records("none", [0.5], geometry={"after": {"output": None}}) + records("none", [0.5])
-    found = geometry(runs, "after", "output", "i1")
+    found = recorded_geometry(runs, "after", "output", "i1")
     assert found[0] == 0.9
     assert math.isnan(found[1])
     assert math.isnan(found[2])

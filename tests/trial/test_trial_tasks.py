@@ -120,7 +120,7 @@ def test_split_and_first_are_drawn_with_their_seed(tmp_path):
     assert split(train, 0.25, 4)[1].texts != kept.texts
     assert len(first(train, 10, 0)) == 10
     assert first(train, 1000, 0) is train
-    with pytest.raises(InputError, match="leaves 0 and 48"):
+    with pytest.raises(InputError, match="got 0 and 48"):
         split(train, 0.001, 0)
 
 

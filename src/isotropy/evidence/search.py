@@ -114,12 +114,12 @@ def advise(
         candidates = checks.listing(candidates, "candidates")
     progress = progress or no_progress
     options = Options(budget, candidates, n_folds, max_items, seed, transductive, progress)
-    searches = _searches(vectors, task, _named(fit_on), options)
-    first = next(iter(searches.values()))
+    by_name = searches(vectors, task, _named(fit_on), options)
+    first = next(iter(by_name.values()))
     if len(first.bench.candidates) == 1:
         raise InputError("candidates must hold a repair, got none.")
-    several = len(searches) > 1
-    by_fit_text = {name: search.summary() for name, search in searches.items() if several}
+    several = len(by_name) > 1
+    by_fit_text = {name: search.summary() for name, search in by_name.items() if several}
     advice = first.advice()
     return replace(advice, by_fit_text=by_fit_text, seconds=time.perf_counter() - start)
 
@@ -160,7 +160,7 @@ def _named(fit_on: Any) -> dict[str, Sequence[Text] | None]:
     return {name: distinct_texts(texts) for name, texts in fit_on.items()}
 
 
-def _searches(
+def searches(
     vectors: Any, task: Task, fit_on: dict[str, Sequence[Text] | None], options: Options
 ) -> dict[str, Search]:
     """A search for each of the texts to fit on, which share the space of the task's texts."""

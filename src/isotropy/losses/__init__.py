@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isotropy.losses import functional
-    from isotropy.losses.flow import Flow
+    from isotropy.losses.flow import FlowNetwork
     from isotropy.losses.layers import (
         IsoBatchNorm,
         IsotropyLayer,
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from isotropy.losses.regularizers import Regularizer
     from isotropy.losses.trainer import IsotropyTrainer
 
-LATER = {  # where each is; torch is imported when the first is asked for
-    "Flow": "isotropy.losses.flow",
+LATER = {  # modules; torch is imported when the first is used
+    "FlowNetwork": "isotropy.losses.flow",
     "IsoBatchNorm": "isotropy.losses.layers",
     "IsotropyLayer": "isotropy.losses.layers",
     "IsotropyTrainer": "isotropy.losses.trainer",
@@ -32,7 +32,9 @@ LATER = {  # where each is; torch is imported when the first is asked for
 def __getattr__(name: str) -> Any:
     if name not in LATER:
         raise AttributeError(f"module 'isotropy.losses' has no attribute {name!r}")
-    importlib.import_module("isotropy.losses.base")  # says so where there is no torch
+    importlib.import_module(
+        "isotropy.losses.base"
+    )  # raises an error that says what to install if torch is missing
     module = importlib.import_module(LATER[name])
     return module if LATER[name] == f"isotropy.losses.{name}" else getattr(module, name)
 
@@ -42,7 +44,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Flow",
+    "FlowNetwork",
     "IsoBatchNorm",
     "IsotropyLayer",
     "IsotropyTrainer",

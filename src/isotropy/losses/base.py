@@ -1,4 +1,4 @@
-"""What losses and trained repairs share: full precision, sums over processes, seeded training."""
+"""Shared by losses and trained repairs: full precision, sums over processes, seeded training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def distributed() -> bool:
 
 
 def summed(tensor: Any) -> Any:
-    """The sum of a tensor over all processes; the tensor itself where there is but one."""
+    """The sum of a tensor over all processes; the tensor itself if there is only one."""
     if not distributed():
         return tensor
     total = tensor.clone()
@@ -40,7 +40,7 @@ def summed(tensor: Any) -> Any:
 
 
 def centred(X: Any) -> tuple[float, Any, Any]:
-    """(rows of all processes, their mean, these rows less it)."""
+    """(number of rows in all processes, their mean, these rows less the mean)."""
     count = float(X.shape[0])
     if distributed():
         count = float(summed(torch.tensor(count, dtype=torch.float64, device=X.device)))
@@ -49,13 +49,13 @@ def centred(X: Any) -> tuple[float, Any, Any]:
 
 
 def scatter(X: Any) -> tuple[float, Any]:
-    """(rows of all processes, the sum of their centred products)."""
+    """(number of rows in all processes, the sum of their centred products)."""
     count, _, Y = centred(X)
     return count, summed(Y.T @ Y)
 
 
 def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
-    """function(X, ...) outside of autocast, with X checked and in float32 or float64."""
+    """function(X, ...) without autocast, with X checked and in float32 or float64."""
 
     @functools.wraps(function)
     def wrapped(X: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def matrix(X: Any) -> Any:
-    """X, which must be a two-dimensional tensor, in float32 at least."""
+    """X, which must be a two-dimensional tensor, in float32 or float64."""
     if not isinstance(X, torch.Tensor):
         raise InputError(f"X must be a torch tensor, got {type(X).__name__}.")
     X = checks.matrix(X)
@@ -75,32 +75,31 @@ def matrix(X: Any) -> Any:
 
 
 def several_rows(n_rows: float) -> None:
-    """Raise unless there are two rows or more."""
+    """Raise unless there are at least two rows."""
     if n_rows < 2:
         raise InputError(
-            f"X must have at least 2 rows, got {n_rows:g}. Use larger batches, and "
-            "drop_last=True for the rest."
+            f"X must have at least 2 rows, got {n_rows:g}. Use larger batches, and drop_last=True."
         )
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """What is drawn on the CPU within depends on the seed alone, and changes nothing outside."""
+    """Make random draws on the CPU depend on the seed only, and leave the global state alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def tensor(rows: Array) -> Any:
-    """rows as a tensor where they lie; arrays, which may be read-only, are copied."""
+    """rows as a tensor on their device; arrays, which may be read-only, are copied."""
     return rows if is_tensor(rows) else torch.tensor(rows)
 
 
 def maximise_likelihood(
     flow: Any, start: Array, batches: Iterable[tuple[Array, Array | None]], learning_rate: float
 ) -> None:
-    """Adam on the log-likelihood of batches of (rows, weights), from where `start` puts ActNorm."""
-    if not any(True for _ in flow.parameters()):  # of one column
+    """Adam on the log-likelihood of batches of (rows, weights); ActNorm starts from `start`."""
+    if not any(True for _ in flow.parameters()):  # with one column
         return
     with torch.no_grad():
         flow(tensor(start).double())
@@ -122,7 +121,7 @@ def weights(network: Any) -> Floats:
 
 
 def with_weights(network: Any, values: Floats) -> Any:
-    """The network with these parameters, in float64, for use and not for training."""
+    """The network with these parameters, in float64, for inference."""
     n_weights = sum(part.numel() for part in network.parameters())
     if np.shape(values) != (n_weights,):
         raise ValueError(f"the network has {n_weights} weights, got {np.size(values)}")

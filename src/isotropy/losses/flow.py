@@ -1,4 +1,4 @@
-"""A normalising flow of vectors, in the shape of Glow."""
+"""A normalising flow of vectors, after Glow."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from isotropy import checks
 from isotropy.errors import public
 from isotropy.losses.base import centred, summed
 
-LEAST_DEVIATION = 1e-4  # of the usual one; a column that varies less is not blown up
+LEAST_DEVIATION = 1e-4  # of the usual one; a column that varies less is not scaled up
 
 
 class ActNorm(nn.Module):
-    """(x + bias) exp(log_scale), which starts by standardising the first batch it learns from.
+    """(x + bias) exp(log_scale), which starts by standardising the first batch in training.
 
-    Before that it is the identity. A dimension that does not vary in that batch is only centred.
+    Before that it is the identity. A dimension that doesn't vary in that batch is only centred.
     """
 
-    _asked: Any = None  # the buffer that said yes: asking it in every step waits for the device
+    _known: Any = None  # the buffer once it is true: reading it at every step would be slow
 
     def __init__(self, d: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(d))
         self.log_scale = nn.Parameter(torch.zeros(d))
         self.register_buffer("started", torch.tensor(False))
-        self.register_load_state_dict_post_hook(_ask_again)
+        self.register_load_state_dict_post_hook(_forget)
 
     def forward(self, x: Any) -> tuple[Any, Any]:
-        if self.training and self._asked is not self.started:
+        if self.training and self._known is not self.started:
             if not self.started:
                 self._start(x.detach())
-            self._asked = self.started
+            self._known = self.started
         return (x + self.bias) * self.log_scale.exp(), self.log_scale.sum()
 
     def inverse(self, z: Any) -> Any:
@@ -52,8 +52,8 @@ class ActNorm(nn.Module):
         self.started.fill_(True)
 
 
-def _ask_again(module: Any, _: Any) -> None:
-    module._asked = None
+def _forget(module: Any, _: Any) -> None:
+    module._known = None
 
 
 class Coupling(nn.Module):
@@ -95,35 +95,35 @@ class Step(nn.Module):
 
 
 @public
-class Flow(nn.Module):
-    r"""An invertible map of vectors to a standard Gaussian; `Flow(d)(x)` returns (z, logdet).
+class FlowNetwork(nn.Module):
+    r"""An invertible map of vectors to a standard Gaussian; `network(x)` returns (z, logdet).
 
-    Each level is a few steps of ActNorm, reversal and additive coupling; after a level the second
-    half of the columns is done, and the first goes on to the next.
+    Each level has a few steps of ActNorm, reversal and additive coupling; after a level the second
+    half of the columns is finished, and the first half goes on to the next.
 
     Parameters
     ----------
     d : int
         Width of the vectors, 1 or more.
     n_levels, n_steps : int
-        Levels, fewer where less than two columns are left, and steps of each. One column takes no
-        level: then the flow is the identity.
+        Number of levels, fewer if less than two columns are left, and of steps in each. With one
+        column there is no level, and the flow is the identity.
     hidden : int
         Width of the two hidden layers of a coupling.
 
     Notes
     -----
     The flow of Li et al., On the sentence embeddings from pre-trained language models, 2020, with
-    the Glow of Kingma and Dhariwal 2018 under it: 3 levels of 3 steps, hidden layers of 32, the
-    last layer of each coupling zero at the start. Odd widths are split into floor and ceil halves.
-    Differs from the released code: ActNorm starts from the first batch that it is trained on,
-    which that code leaves out; in a distributed run from the batches of all processes. z is one
-    tensor: what the last level leaves, then what each level before it split off.
+    the Glow of Kingma and Dhariwal 2018: 3 levels of 3 steps, hidden layers of 32, the last layer
+    of each coupling starting at zero. Odd widths are split into floor and ceil halves. Differs
+    from the released code: ActNorm starts from the first training batch (in a distributed run,
+    from those of all processes), which that code leaves out. z is one tensor: the columns left
+    after the last level, then those that each level before it split off.
 
     Examples
     --------
     >>> import torch
-    >>> flow = Flow(5)
+    >>> flow = FlowNetwork(5)
     >>> x = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     >>> z, logdet = flow(x)
     >>> tuple(z.shape), tuple(logdet.shape), torch.allclose(flow.inverse(z), x, atol=1e-5)
@@ -144,7 +144,7 @@ class Flow(nn.Module):
             width //= 2
 
     def forward(self, x: Any) -> tuple[Any, Any]:
-        """z of shape (n, d), and for each row log |det dz/dx|, of shape (n,)."""
+        """z of shape (n, d), and log |det dz/dx| of each row, of shape (n,)."""
         logdet = x.new_zeros(())
         done: list[Any] = []
         for level in self.levels:
@@ -169,6 +169,6 @@ class Flow(nn.Module):
         return x
 
     def log_prob(self, x: Any) -> Any:
-        """Log density of each row under the flow; training maximises its mean."""
+        """Log density of each row, whose mean training maximises."""
         z, logdet = self(x)
         return logdet - 0.5 * (z * z).sum(dim=1) - 0.5 * self.d * math.log(2 * math.pi)

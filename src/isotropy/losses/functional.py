@@ -1,6 +1,6 @@
-"""Losses that can be differentiated, each the twin of its metric.
+"""Differentiable losses, each equal to its metric.
 
-All of them leave autocast: half precision is taken to float32, and the spectrum to float64."""
+None of them uses autocast: half precision is raised to float32, and the spectrum to float64."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def mean_cosine(X: Any) -> Any:
     Notes
     -----
     The value of `isotropy.metrics.mean_cosine`. The cosine regulariser of Gao et al. 2019 divides
-    by n^2: it is (n - 1)/n of this. Zero rows have no direction: they are left out, and get
-    gradient zero.
+    by n^2: it is (n - 1)/n of this. Zero rows have no direction: they are excluded, and their
+    gradient is zero.
 
     Examples
     --------
@@ -66,14 +66,14 @@ def log_partition(X: Any, directions: Any = None) -> Any:
     ----------
     X : tensor of shape (n_samples, n_features)
     directions : tensor of shape (n_features, n_directions), optional
-        Unit vectors as columns; by default the eigenvectors of X'X, taken as fixed: no gradient
-        flows through them.
+        Unit vectors as columns; by default the eigenvectors of X'X, which are constants: no
+        gradient flows through them.
 
     Returns
     -------
     tensor of shape (2, n_directions)
-        The least of them less the largest is log I(W), as in `isotropy.metrics`
-        `partition_isotropy(X, log=True)`; the difference the other way is a loss.
+        The smallest less the largest is log I(W), `isotropy.metrics.partition_isotropy(X,
+        log=True)`; the largest less the smallest can be used as a loss.
 
     Examples
     --------
@@ -94,13 +94,13 @@ def log_partition(X: Any, directions: Any = None) -> Any:
     return torch.stack([scores.logsumexp(dim=0), (-scores).logsumexp(dim=0)])
 
 
-ROUNDING = 16  # steps of the dtype within which centred rows are all rounding
+ROUNDING = 16  # centred rows within this many eps are rounding errors
 
 
 @public
 @full_precision
 def isoscore(X: Any) -> Any:
-    r"""IsoScore of X in [0, 1], differentiable; one where every direction has the same variance.
+    r"""IsoScore of X in [0, 1], differentiable; one if every direction has the same variance.
 
     (p - 1)/(d - 1) with p = tr(C)^2 / ||C||_F^2, the participation ratio of the covariance C.
 
@@ -111,8 +111,8 @@ def isoscore(X: Any) -> Any:
 
     Notes
     -----
-    The value of `isotropy.metrics.isoscore`. Where there are fewer rows than features the smaller
-    Gram matrix is used. Rows that are all equal score zero, with gradient zero.
+    The value of `isotropy.metrics.isoscore`. With fewer rows than features the smaller Gram matrix
+    is used. If all rows are equal, the score and its gradient are zero.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
     r"""IsoScore in [0, 1] of (1 - zeta) C + zeta C_running, differentiable in X.
 
     C is the covariance of the batch, which for few rows is far from that of the space; the running
-    covariance holds what earlier batches knew.
+    covariance adds the earlier batches.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ def isoscore_star(X: Any, running_covariance: Any, zeta: float) -> Any:
 
 @public
 def log_inverse(score: Any, eps: float = 1e-6) -> Any:
-    r"""log(1/score), the isotropy loss of the joint loss; below eps it stays log(1/eps).
+    r"""log(1/score), the isotropy loss in the joint loss; log(1/eps) for scores below eps.
 
     Notes
     -----
-    L2 of section 3.3 in [1]_. Differs from it: a batch along one line scores zero, whose logarithm
-    is not finite; there the loss is log(1/eps) and its gradient zero.
+    L2 of section 3.3 in [1]_. Differs from it: for a batch on one line, which scores zero, the loss
+    is log(1/eps), with gradient zero, instead of infinite.
 
     References
     ----------
@@ -199,7 +199,7 @@ def log_inverse(score: Any, eps: float = 1e-6) -> Any:
 
 
 def _centred(X: Any) -> tuple[Any, Any]:
-    """Rows less their mean, and the largest value in them: zero where that is rounding."""
+    """Rows less their mean, and their largest value, or zero if that is rounding error."""
     several_rows(X.shape[0])
     if X.shape[1] < 2:
         raise InputError("X must have at least 2 features, got 1.")
@@ -220,7 +220,7 @@ def smaller_gram(Y: Any) -> Any:
 
 
 class _Gram(torch.autograd.Function):
-    """Y'Y, with one product for its gradient where autograd would make two."""
+    """Y'Y, whose gradient takes one product instead of autograd's two."""
 
     @staticmethod
     def forward(ctx: Any, Y: Any) -> Any:

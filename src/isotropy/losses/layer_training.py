@@ -20,8 +20,8 @@ from isotropy.losses.layers import IsotropyLayer, JointLoss
 SCORES = {"accuracy": accuracy_score, "matthews": matthews_corrcoef}
 
 
-class Task:
-    """Rows in units of their deviation about the mean, targets, and the head that reads them."""
+class HeadTraining:
+    """Standardised rows, targets, and the frozen head that a layer is trained for."""
 
     def __init__(
         self, rows: Floats, target: NDArray[Any], head: Any, mean: Floats, spread: float
@@ -40,7 +40,7 @@ class Task:
         self.target = torch.tensor(checked(target, n_out, self.of_classes))
 
     def read(self, rows: Any) -> Any:
-        """What the head makes of rows, of shape (n, n_out)."""
+        """The head's output for rows, of shape (n, n_out)."""
         found = self.head(self.mean + self.spread * rows)
         found = getattr(found, "logits", found)
         return found if found.ndim == 2 else found[:, None]
@@ -51,14 +51,14 @@ class Task:
         return nn.functional.mse_loss(answers[:, 0], self.target[part])
 
     def score(self, answers: Any, part: Any, metric: str) -> float:
-        """How well the head does, the higher the better."""
+        """The score of the head's answers; higher is better."""
         if not self.of_classes:
             return -float(self.loss(answers, part))
         return float(SCORES[metric](self.target[part].numpy(), answers.argmax(dim=1).numpy()))
 
 
-def trained(task: Task, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
-    """(weight, bias, epochs) of the layer of the best epoch."""
+def trained(task: HeadTraining, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
+    """(weight, bias, epochs) of the layer at the best epoch."""
     random = torch.Generator().manual_seed(params["random_state"])
     order = torch.randperm(len(task.rows), generator=random)
     n_held = int(params["validation"] * len(order))
@@ -96,7 +96,7 @@ def trained(task: Task, params: dict[str, Any]) -> tuple[Floats, Floats, int]:
 
 
 def frozen(head: Any) -> Any:
-    """A copy of the head, in float64, that does not learn; (weight, bias) become a linear one."""
+    """A frozen copy of the head in float64; a pair (weight, bias) becomes a linear layer."""
     if not isinstance(head, nn.Module):
         try:
             weight, bias = (torch.as_tensor(part) for part in head)
@@ -113,29 +113,29 @@ def frozen(head: Any) -> Any:
 
 
 def linear_head(rows: Floats, target: NDArray[Any]) -> tuple[Floats, Floats, NDArray[Any]]:
-    """(weight, bias) of a linear head fitted to the rows, and the targets as it numbers them."""
+    """(weight, bias) of a linear head fitted to the rows, and the targets as class numbers."""
     if target.dtype.kind == "f":
         found = Ridge().fit(rows, target)
         return found.coef_[None], np.atleast_1d(found.intercept_), target
     classes, numbers = np.unique(target, return_inverse=True)
     if len(classes) < 2:
-        raise InputError("y must have two classes or more, got one class.")
+        raise InputError("y must have at least two classes, got one.")
     found = LogisticRegression(max_iter=1000).fit(rows, numbers)
     weight, bias = found.coef_, found.intercept_
-    if len(classes) == 2:  # one score there; the other class's is zero
+    if len(classes) == 2:  # it has one score; that of the other class is zero
         weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
     return weight, bias, numbers
 
 
 def checked(target: NDArray[Any], n_out: int, of_classes: bool) -> NDArray[Any]:
-    """Targets that the head can be asked for."""
+    """The targets, which the head must be able to predict."""
     if not of_classes:
         if n_out != 1:
             raise InputError(f"head must give one number for a float y, got {n_out}.")
         return target.astype(np.float64)
     if target.dtype.kind not in "iub":
         raise InputError(
-            f"y must be numbers of classes from 0 with a head, got {str(target[0])!r}."
+            f"y must be class numbers from 0 if a head is given, got {str(target[0])!r}."
         )
     outside = (target < 0) | (target >= n_out)
     if outside.any():

@@ -17,19 +17,19 @@ Variant = Literal["frozen", "joint", "alternating"]
 
 @public
 class IsotropyLayer(nn.Module):
-    r"""W x + b, which starts as the identity; deeper layers add V relu(h) + c to what comes in.
+    r"""W x + b, which starts as the identity; deeper layers add V relu(h) + c to their input.
 
     Parameters
     ----------
     d : int
-        Width of what goes in and comes out.
+        Width of input and output.
     depth : int
-        Linear maps. One is that of the paper, and affine.
+        Number of linear maps. The paper has one, which is affine.
 
     Notes
     -----
-    Section 3.2 of [1]_, which leaves a deeper network to later work. Every further map starts at
-    zero and is added, so that the whole starts as the identity at any depth, and a frozen head sees
+    Section 3.2 of [1]_, which leaves deeper networks to later work. Every further map starts at
+    zero and is added, so the layer starts as the identity at any depth, and a frozen head sees
     what it was trained on.
 
     References
@@ -65,7 +65,7 @@ class IsotropyLayer(nn.Module):
 
 @public
 def freeze(layer: Any, head: Any, variant: Variant = "frozen", epoch: int = 0) -> None:
-    """Let those of an isotropy layer and its head learn whose turn it is.
+    """Let an isotropy layer, its head or both learn, and freeze the other.
 
     Parameters
     ----------
@@ -74,12 +74,11 @@ def freeze(layer: Any, head: Any, variant: Variant = "frozen", epoch: int = 0) -
         The head never learns; it learns with the layer; or they take turns, the layer in even
         epochs and the head in odd ones.
     epoch : int
-        Counted from zero; call again at the start of each where they alternate.
+        Counted from zero; if they alternate, call this at the start of each epoch.
 
     Notes
     -----
-    The paper of `IsotropyLayer` trains with a frozen head, and proposes the other two in its
-    section 4.4.
+    The paper of `IsotropyLayer` trains with a frozen head; section 4.4 proposes the other two.
     """
     checks.choice(variant, "variant", ("frozen", "joint", "alternating"))
     turn = checks.integer(epoch, "epoch", 0) % 2 == 1
@@ -92,22 +91,22 @@ class JointLoss(nn.Module):
     r"""alpha L1 + (1 - alpha) L2, each loss divided by its own moving mean.
 
     L_i counts as L_i m / (|m_i| + eps) with m_i its moving mean and m the mean of |m_1| and |m_2|,
-    none of which is differentiated. At step k a new loss enters m_i with weight smoothing/(1 + k);
-    the first batch is the start.
+    none of which is differentiated. m_i starts with the first batch; at step k a new loss enters it
+    with weight smoothing/(1 + k).
 
     Parameters
     ----------
     alpha : float
-        Weight of the task's loss. Outside of [0, 1] one of the two weights is negative, which
-        pushes that loss up.
+        Weight of the task's loss. Outside [0, 1] one of the two weights is negative, which pushes
+        that loss up.
     smoothing : float
     eps : float
 
     Notes
     -----
-    Equations 2 and 3 of [1]_, which has alpha = 1/2. Differs from it: |m_i| + eps in place of m_i,
-    so that a loss of zero or below keeps its sign. The means are buffers, stay as they are in eval,
-    and are means over all processes in a distributed run.
+    Equations 2 and 3 of [1]_, which has alpha = 1/2. Differs from it: |m_i| + eps instead of m_i,
+    so that a loss of zero or below keeps its sign. The means are buffers, don't change in eval,
+    and are over all processes in a distributed run.
 
     References
     ----------
@@ -148,11 +147,12 @@ class JointLoss(nn.Module):
 
 @public
 class IsoBatchNorm(nn.Module):
-    r"""Scale every dimension down by how much it varies, and how much with others.
+    r"""Scale every dimension down by how much it varies and correlates with others.
 
     x_i s_i with s_i = (gamma_i sigma_i + eps)^(-beta), gamma_i = mean_j rho_ij^2 over the
-    correlations rho, all s_i then scaled alike so that the total variance stays. The statistics are
-    moving means over batches; the scale is not differentiated, and nothing is centred.
+    correlations rho; then all s_i are multiplied by the factor that keeps the total variance. The
+    statistics are moving means over batches; the scale is not differentiated, and rows are not
+    centred.
 
     Parameters
     ----------
@@ -165,10 +165,10 @@ class IsoBatchNorm(nn.Module):
     -----
     Zhou, Lin and Ren, IsoBN: fine-tuning BERT with isotropic batch normalization, 2021, with the
     constants of its released code. Differs from it: moving means are corrected for their start at
-    zero (without that correlations are 20 times too large at the first step, and clipped); they
-    are buffers, so a checkpoint holds them; in eval before the first step it is the identity, and
-    a dimension that does not vary correlates with none, where the code gives NaN; in a distributed
-    run a batch is that of all processes.
+    zero (otherwise correlations are 20 times too large at the first step, and clipped); they are
+    buffers, so a checkpoint holds them; in eval before the first step it is the identity, and a
+    dimension that doesn't vary correlates with none, both NaN in that code; in a distributed run a
+    batch is that of all processes.
 
     Examples
     --------
@@ -211,7 +211,7 @@ class IsoBatchNorm(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def scale(self) -> Any:
-        """The factor of every dimension, of shape (d,); one before the first step."""
+        """The factor for every dimension, of shape (d,); one before the first step."""
         weight = torch.where(self.weight > 0, self.weight, 1.0)
         covariance, deviation = self.covariance / weight, self.deviation / weight
         products = torch.outer(deviation, deviation)
@@ -229,8 +229,8 @@ class IsoBatchNorm(nn.Module):
 class RunningCovariance(nn.Module):
     r"""Exponential moving mean of the covariances of batches, corrected for its start at zero.
 
-    Called with a batch in training it takes it in; it always returns the covariance so far, for
-    `isoscore_star`. Before the first batch that is zero.
+    In training a call adds the batch. It always returns the covariance so far, for
+    `isoscore_star`; before the first batch that is zero.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Penalties on a tensor of a model, as they are added to a training loss."""
+"""Penalties on a tensor of a model, added to a training loss."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NAMED = ("output", "input", "cls")
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a regulariser may be put on, of one forward pass.
+    """The tensors of one forward pass that can be regularised.
 
     Attributes
     ----------
     output : tensor of shape (n_outputs, d), optional
-        The weights of the layer that predicts: a row a token, or a row a class.
+        The weights of the layer that predicts: one row per token, or per class.
     input : tensor of shape (n_tokens, d), optional
-        The matrix that tokens are looked up in.
+        The token embeddings.
     cls : tensor of shape (n_texts, d), optional
-        The last layer's [CLS], or what stands for a whole text instead.
+        The last layer's [CLS], or another vector that stands for a text.
     hidden : sequence of tensors of shape (n_texts, length, d)
-        The hidden states of every layer, 0 being the embedding layer.
+        The hidden states of every layer, from the embedding layer.
     mask : tensor of shape (n_texts, length), optional
         Which positions are tokens.
     """
@@ -44,15 +44,14 @@ class Tensors:
     mask: Tensor = None
 
     def on(self, name: str) -> Tensor:
-        """The rows of output, input or cls; hidden:K are those of the tokens of layer K."""
+        """The rows of output, input or cls; for hidden:K those of the tokens in layer K."""
         if name in NAMED:
             found = getattr(self, name)
             if found is None:
                 there = [*(n for n in NAMED if getattr(self, n) is not None)]
                 there += ["hidden:K"] if self.hidden else []
                 raise InputError(
-                    f"on must be a tensor that the model has, one of "
-                    f"{', '.join(there)}, got {name!r}."
+                    f"on must be a tensor of the model, one of {', '.join(there)}, got {name!r}."
                 )
             return found
         layer = layer_of(name)
@@ -66,7 +65,7 @@ class Tensors:
 
 
 def layer_of(on: str) -> int | None:
-    """The number of the layer in hidden:K, None for the other tensors."""
+    """The number of the layer for hidden:K, None for the other tensors."""
     if on in NAMED:
         return None
     kind, _, number = on.partition(":")
@@ -91,9 +90,8 @@ class Cosine:
 class Spectrum:
     """sum_k (sigma_k - target_k)^2, with target c1 k^gamma or c1 exp(-c2 k^gamma).
 
-    Where c1 is None it is set at the first call, so that the first target is the largest singular
-    value found there. Of a batch, the singular values are those of X/sqrt(n), which do not grow
-    with the rows.
+    If c1 is None it is set at the first call, so that the first target is the largest singular
+    value. For a batch, the singular values are those of X/sqrt(n), which don't grow with n.
     """
 
     decay: str
@@ -147,19 +145,19 @@ PENALTIES: dict[str, Callable[..., Penalty]] = {
 
 @public
 class Regularizer:
-    """A penalty with its weight and its tensor; `regularizer(tensors)` is what the loss gains.
+    """A penalty with its weight and its tensor; `regularizer(tensors)` is added to the loss.
 
     Parameters
     ----------
     what : str or callable
         "cosine", "spectrum-polynomial", "spectrum-exponential", "isoscore" or "isoscore-star"; or
-        a function that gives a penalty for rows of shape (n, d).
+        a function that returns a penalty for rows of shape (n, d).
     weight : float
-        May be negative, which pushes the other way.
+        A negative weight pushes the other way.
     on : str
         "output", "input", "cls", or "hidden:K" for the tokens of layer K.
     **options
-        Of the penalty: c1, c2 and gamma of the spectrum, zeta and momentum of IsoScore*.
+        Of the penalty: c1, c2 and gamma for spectrum, zeta and momentum for isoscore-star.
 
     Examples
     --------
@@ -193,7 +191,7 @@ class Regularizer:
 
     @property
     def needs_hidden(self) -> bool:
-        """Whether hidden states other than the last [CLS] are wanted."""
+        """Whether hidden states other than the last [CLS] are needed."""
         return self.on not in NAMED
 
     def __call__(self, tensors: Tensors) -> Tensor:

@@ -1,4 +1,4 @@
-"""Spectrum control: singular values drawn to a slow decay."""
+"""Spectrum control: a penalty that draws singular values towards a slow decay."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from isotropy.losses.base import full_precision
 
 Decay = Literal["polynomial", "exponential"]
 
-UNRESOLVED = 1e-7  # of the largest: singular values below are rounding, and get no gradient
-BLOCKS = 4  # of columns of a Gram matrix, half of which need not be computed
+UNRESOLVED = 1e-7  # singular values below this share of the largest are rounding errors
+BLOCKS = 4  # of columns of a Gram matrix, half of which aren't computed
 ROWS = 4096  # made float64 at a time
-EXACT = 1e-6  # relative error of the gradient that is allowed
+EXACT = 1e-6  # largest relative error of the gradient
 
 
 @public
@@ -37,17 +37,16 @@ def spectrum_penalty(
     gamma : float
         Rate of decay: below zero for polynomial, above zero for exponential.
     c2 : float
-        Above zero; of exponential decay only.
+        Above zero; used by exponential decay only.
 
     Notes
     -----
     The two penalties of section 3 in Ding et al. 2022, after Wang et al. 2020. The value depends on
     singular values alone, so the gradient is U f'(sigma) V', with no 1/(sigma_i - sigma_j). Both
     come from the smaller Gram matrix, summed and decomposed in float64; the gradient's one product
-    is float64 too, unless it is right to 1e-6 without. Where singular values are equal, their rank
-    is open and the penalty has a kink: there the gradient is that of the mean of their targets.
-    Singular values below 1e-7 of the largest have no direction that could be told from rounding,
-    and get gradient zero.
+    is in float64 too, unless single precision gives it to 1e-6. Equal singular values have no order
+    and the penalty has a kink: there the gradient is that of the mean of their targets. Directions
+    of singular values below 1e-7 of the largest are rounding errors, and get gradient zero.
 
     Examples
     --------
@@ -103,7 +102,7 @@ class _Penalty(torch.autograd.Function):
 
 
 def gram(W: Any) -> Any:
-    """W'W in float64; blocks above the diagonal, which eigh does not read, are zero."""
+    """W'W in float64; blocks above the diagonal, which eigh doesn't read, are zero."""
     d = W.shape[1]
     width = -(-d // BLOCKS)
     found = torch.zeros(d, d, dtype=torch.float64, device=W.device)

@@ -1,4 +1,4 @@
-"""The Trainer of transformers with regularisers on its model's tensors."""
+"""The Trainer of transformers, with regularisers on tensors of the model."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from isotropy.losses.regularizers import Regularizer, Tensors
 from isotropy.models.loading import extra
 
 Tensor = Any
-extra()  # says so where there is no transformers
+extra()  # raises an error that says what to install if transformers is missing
 from transformers import Trainer  # noqa: E402
 
 
 @public
 class IsotropyTrainer(Trainer):
-    """transformers' Trainer, whose loss also has regularisers on tensors of the model.
+    """A transformers Trainer that adds regularisers on tensors of the model to the loss.
 
     Parameters
     ----------
     *args, **kwargs
-        Of `transformers.Trainer`.
+        For `transformers.Trainer`.
     regularizers : mapping
         From a name for the log to a `Regularizer`, or to a mapping with its arguments: what,
         weight, on ("output", "input", "cls" or "hidden:K") and options.
 
     Notes
     -----
-    Output embeddings are the rows of the layer that predicts tokens, or classes; [CLS] is the
-    first position of the last hidden layer; of a hidden layer, the rows are those of all tokens
-    that are not padding, and of an encoder-decoder those of its decoder that predict.
+    Output embeddings are the rows of the layer that predicts tokens or classes; [CLS] is the first
+    position of the last hidden layer. The rows of a hidden layer are those of all tokens that are
+    not padding; for an encoder-decoder, those of the decoder that predict.
 
-    At every logging step the log has ``{name}/penalty``, weighted and as a mean over the steps
-    since the last one, and ``{name}/isoscore`` and ``{name}/mean_cosine`` of the tensor as the
-    last step had it. Evaluation is without regularisers.
+    Every logging step logs ``{name}/penalty``, weighted and averaged over the steps since the last
+    one, and ``{name}/isoscore`` and ``{name}/mean_cosine`` of the tensor in the last step.
+    Evaluation does not use regularisers.
 
     Examples
     --------
-    With a model and a data set::
+    ::
 
         trainer = IsotropyTrainer(
             model,
@@ -87,7 +87,7 @@ class IsotropyTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _penalties(self, tensors: Tensors) -> list[Tensor]:
-        """The penalty of each regulariser; what the log needs of them is kept."""
+        """The penalty of each regulariser; what will be logged about them is kept."""
         found = []
         for name, regularizer in self.regularizers.items():
             found.append(regularizer(tensors))
@@ -97,7 +97,7 @@ class IsotropyTrainer(Trainer):
         return found
 
     def _scaled(self, num_items_in_batch: Any) -> bool:
-        """Whether the loss is for one of several accumulated batches, and not divided later."""
+        """Whether the loss is of one of several accumulated batches, and not divided later."""
         takes = self.model_accepts_loss_kwargs and num_items_in_batch is not None
         return bool(takes or self.compute_loss_func is not None)
 
@@ -130,7 +130,7 @@ def _made(name: str, given: Regularizer | Mapping[str, Any]) -> Regularizer:
 
 
 def tensors_of(model: Any, outputs: Any, mask: Tensor, labels: Tensor) -> Tensors:
-    """The tensors of a model of transformers that regularisers can be put on."""
+    """The tensors of a transformers model that can be regularised."""
     decoder = getattr(outputs, "decoder_hidden_states", None)
     if decoder is not None:
         predicted = None if labels is None else labels != -100
@@ -142,7 +142,7 @@ def tensors_of(model: Any, outputs: Any, mask: Tensor, labels: Tensor) -> Tensor
 
 
 def output_of(model: Any) -> Tensor:
-    """Weights of the layer that predicts: of tokens, else of classes; None where there is none."""
+    """Weights of the layer that predicts tokens, or else classes; None if there is none."""
     tokens = _weight(model.get_output_embeddings())
     if tokens is not None:
         return tokens

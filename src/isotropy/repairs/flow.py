@@ -31,7 +31,7 @@ class Flow(Invertible):
     Parameters
     ----------
     n_levels, n_steps, hidden : int
-        Shape of the network, as of `isotropy.losses.Flow`.
+        Shape of the network, as in `isotropy.losses.FlowNetwork`.
     n_epochs : int
         Passes over the rows.
     batch_size : int
@@ -123,10 +123,10 @@ class Flow(Invertible):
 
     def _network(self) -> Any:
         from isotropy.losses.base import seeded
-        from isotropy.losses.flow import Flow as Network
+        from isotropy.losses.flow import FlowNetwork
 
         with seeded(self.random_state):
-            return Network(self.n_features_in_, self.n_levels, self.n_steps, self.hidden)
+            return FlowNetwork(self.n_features_in_, self.n_levels, self.n_steps, self.hidden)
 
     def _batches(
         self, source: Source, size: int, random: np.random.Generator

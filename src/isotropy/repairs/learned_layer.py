@@ -165,7 +165,7 @@ class LearnedLayer(Invertible):
         y, head = self._task
         target = targets(y, source.n_samples)[numbers]
         mean, spread = self.moments_.mean, deviation(self.moments_)
-        task = layer_training.Task(rows, target, head, mean, spread)
+        task = layer_training.HeadTraining(rows, target, head, mean, spread)
         weight, bias, self.n_epochs_ = layer_training.trained(task, self.get_params())
         self.weight_ = weight
         self.bias_ = mean + spread * bias - weight @ mean

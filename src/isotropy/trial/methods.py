@@ -1,181 +1,178 @@
-"""The methods of the trial: what each adds to a network and its loss, where, and when."""
+"""The methods of the trial: what each adds to a network and its loss."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from isotropy import checks
+from isotropy import checks, specs
 from isotropy.errors import InputError
-from isotropy.losses.flow import Flow
+from isotropy.losses.flow import FlowNetwork
 from isotropy.losses.layers import IsoBatchNorm, IsotropyLayer
 from isotropy.losses.regularizers import Regularizer
 from isotropy.trial.networks import Network, Passed
-from isotropy.trial.task_data import GENERATION
+from isotropy.trial.task_data import CLASSIFICATION, GENERATION, REGRESSION, SIAMESE
 
 Tensor = Any
 
 
-class Method:
-    """A way to train: what stands before the head, and what the loss gains at every step.
+@dataclass(frozen=True)
+class Prepared:
+    """A method that is ready to train a network: what it adds to the loss, and its options.
 
-    A subclass is found by its `name`; the arguments of its `__init__` are its options.
+    The options are asked for after training, as some are set from the data.
+    """
+
+    penalty: Callable[[Passed], Tensor]
+    options: Callable[[], dict[str, Any]]
+
+
+class TrainingMethod:
+    """A way to train: what stands before the head, and what is added to the loss at every step.
+
+    A subclass is a dataclass whose fields are its options; it is found by its `name`.
 
     Attributes
     ----------
     kinds : tuple of str
-        Kinds of task that it is for; all where there are none.
+        Kinds of task that it can train.
     searched : tuple of dicts
         Options to choose from on a validation split.
-    lr : float, optional
-        Learning rate of its own parameters, where that is not the network's.
     centres : bool
-        Whether the head gets rows that have no mean, for which it is to be made ready.
+        Whether the head gets centred rows, which it must be prepared for.
     """
 
     name: ClassVar[str] = ""
-    by_name: ClassVar[dict[str, type[Method]]] = {}
-    kinds: ClassVar[tuple[str, ...]] = ()
+    by_name: ClassVar[dict[str, type[TrainingMethod]]] = {}
+    kinds: ClassVar[tuple[str, ...]] = (CLASSIFICATION, REGRESSION, SIAMESE, GENERATION)
     searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     centres: ClassVar[bool] = False
-    lr: float | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.name:
-            Method.by_name[cls.name] = cls
+            TrainingMethod.by_name[cls.name] = cls
 
-    def begin(self, network: Network, kind: str) -> None:
-        """Make the network ready to be trained on a task of this kind."""
-        if self.kinds and kind not in self.kinds:
+    @property
+    def own_lr(self) -> float | None:
+        """Learning rate of the method's own parameters; None for that of the network."""
+        return None
+
+    def prepare(self, network: Network, kind: str) -> Prepared:
+        """Prepare the network to be trained on a task of this kind."""
+        if kind not in self.kinds:
             raise InputError(
-                f"{self.name} is for tasks of {', '.join(self.kinds)}, got one of {kind}."
+                f"method must be one for tasks of {kind}, got {self.name!r}, which is for "
+                f"{', '.join(self.kinds)}."
             )
-
-    def penalty(self, network: Network, passed: Passed) -> Tensor:
-        """What is added to the loss of the task."""
-        return 0.0
-
-    def used(self) -> dict[str, Any]:
-        """The options as they were used, with what the data settled."""
-        return {name: getattr(self, name) for name in options_of(type(self))}
+        return Prepared(lambda passed: 0.0, lambda: asdict(self))  # type: ignore[call-overload]
 
 
-class Nothing(Method):
-    """Plain fine-tuning."""
+@dataclass(frozen=True)
+class PlainMethod(TrainingMethod):
+    """Fine-tuning without calibration."""
 
     name = "none"
 
 
-class Regularized(Method):
-    """A regulariser on a tensor, at every step with the same weight.
+@dataclass(frozen=True)
+class RegularizedMethod(TrainingMethod):
+    """A regulariser on a tensor, with the same weight at every step.
 
-    Without `on` the tensor is the head's input: [CLS], or of a siamese network the mean-pooled
-    vectors; where text is generated, the output embeddings.
+    The default of `on` is the head's input: [CLS], or the mean-pooled vectors of a siamese
+    network; for generation it is the output embeddings.
     """
 
     on_generated: ClassVar[str] = "output"
 
-    def __init__(self, weight: float, on: str | None, **options: Any) -> None:
-        self.weight, self.on, self.options = weight, on, options
-        Regularizer(self.name, weight, on or "cls", **options)  # says now what is wrong
+    weight: float = 1.0
+    on: str | None = None
 
-    def begin(self, network: Network, kind: str) -> None:
-        super().begin(network, kind)
-        self.on = self.on or (self.on_generated if kind == GENERATION else "cls")
-        self.regularizer = Regularizer(self.name, self.weight, self.on, **self.options)
-        network.with_hidden = self.regularizer.needs_hidden
+    def __post_init__(self) -> None:
+        self.regularizer(self.on or "cls")  # raises now if an option is wrong
 
-    def penalty(self, network: Network, passed: Passed) -> Tensor:
-        return self.regularizer(passed.tensors)
+    def regularizer(self, on: str) -> Regularizer:
+        return Regularizer(self.name, **asdict(self) | {"on": on})
+
+    def prepare(self, network: Network, kind: str) -> Prepared:
+        super().prepare(network, kind)
+        on = self.on or (self.on_generated if kind == GENERATION else "cls")
+        regularizer = self.regularizer(on)
+        network.with_hidden = regularizer.needs_hidden
+
+        def options() -> dict[str, Any]:
+            found = asdict(self) | {"on": on}
+            if "c1" in found:
+                found["c1"] = regularizer.penalty.c1  # type: ignore[attr-defined]
+            return found
+
+        return Prepared(lambda passed: regularizer(passed.tensors), options)
 
 
-class CosineMethod(Regularized):
+@dataclass(frozen=True)
+class CosineMethod(RegularizedMethod):
     """Cosine regularisation: Gao et al. 2019."""
 
     name = "cosine"
     searched = ({"weight": 0.01}, {"weight": 0.1}, {"weight": 1.0}, {"weight": 10.0})
 
-    def __init__(self, weight: float = 1.0, on: str | None = None) -> None:
-        super().__init__(weight, on)
 
+@dataclass(frozen=True)
+class PolynomialMethod(RegularizedMethod):
+    """Spectrum control with polynomial decay: Wang et al. 2020."""
 
-class SpectrumMethod(Regularized):
-    """Spectrum control: Wang et al. 2020."""
-
+    name = "spectrum-polynomial"
     searched = ({"weight": 1e-5}, {"weight": 1e-4}, {"weight": 1e-3}, {"weight": 1e-2})
 
-    def used(self) -> dict[str, Any]:
-        c1 = self.regularizer.penalty.c1  # type: ignore[attr-defined]
-        return super().used() | {"c1": c1}
+    weight: float = 1e-4
+    c1: float | None = None
+    gamma: float = -0.5
 
 
-class Polynomial(SpectrumMethod):
-    name = "spectrum-polynomial"
+@dataclass(frozen=True)
+class ExponentialMethod(RegularizedMethod):
+    """Spectrum control with exponential decay: Wang et al. 2020."""
 
-    def __init__(
-        self,
-        weight: float = 1e-4,
-        on: str | None = None,
-        c1: float | None = None,
-        gamma: float = -0.5,
-    ) -> None:
-        super().__init__(weight, on, c1=c1, gamma=gamma)
-        self.c1, self.gamma = c1, gamma
-
-
-class Exponential(SpectrumMethod):
     name = "spectrum-exponential"
+    searched = PolynomialMethod.searched
 
-    def __init__(
-        self,
-        weight: float = 1e-4,
-        on: str | None = None,
-        c1: float | None = None,
-        c2: float = 0.1,
-        gamma: float = 0.5,
-    ) -> None:
-        super().__init__(weight, on, c1=c1, c2=c2, gamma=gamma)
-        self.c1, self.c2, self.gamma = c1, c2, gamma
+    weight: float = 1e-4
+    c1: float | None = None
+    c2: float = 0.1
+    gamma: float = 0.5
 
 
-class IsoscoreStarMethod(Regularized):
+@dataclass(frozen=True)
+class IsoscoreStarMethod(RegularizedMethod):
     """IsoScore with a running covariance: Rudman and Eickhoff 2024."""
 
     name = "isoscore-star"
     on_generated = "hidden:-1"
     searched = ({"weight": -1.0}, {"weight": 0.1}, {"weight": 1.0}, {"weight": 10.0})
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        on: str | None = None,
-        zeta: float = 0.2,
-        momentum: float = 0.05,
-    ) -> None:
-        super().__init__(weight, on, zeta=zeta, momentum=momentum)
-        self.zeta, self.momentum = zeta, momentum
+    zeta: float = 0.2
+    momentum: float = 0.05
 
 
 class FlowCalibration(nn.Module):
-    """Maps rows by a flow that is trained on them, and only on them.
+    """Maps rows by a flow that is trained on these rows only.
 
-    In training, `surprise` is then the flow's negative log likelihood of the rows, a dimension. It
-    reaches the flow alone, and the loss of the task all but the flow.
+    In training, `surprise` is the flow's negative log likelihood of the last rows, per dimension.
+    Its gradient reaches only the flow, and the gradient of the task's loss all but the flow.
     """
 
     def __init__(self, d: int) -> None:
         super().__init__()
-        self.flow = Flow(d)
+        self.flow = FlowNetwork(d)
         self.surprise: Tensor = 0.0
 
     def start(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Start the flow from rows; (centre, axes) of what it then is, rows = centre + z @ axes."""
+        """Start the flow from rows; (centre, axes) with which rows = centre + z @ axes."""
         self.flow.train()(rows.float())
         numbers = torch.eye(self.flow.d, device=rows.device)
         centre = self.flow.inverse(torch.zeros_like(numbers[:1]))[0]
@@ -191,111 +188,108 @@ class FlowCalibration(nn.Module):
             return z
 
 
-class FlowMethod(Method):
-    """A flow between body and head, trained along at every step: Li et al. 2020, Ding et al. 2022.
+@dataclass(frozen=True)
+class FlowMethod(TrainingMethod):
+    """A flow between body and head, trained at every step: Li et al. 2020, Ding et al. 2022.
 
-    The head gets f^-1([CLS]), or, where text is generated, f^-1 of the states at every predicted
-    token; ActNorm starts from a first batch. The flow takes every mean away: what all answers
-    have in common must be in the head's bias, which starts from the labels. Otherwise the body
-    moves the mean and the flow undoes it, without end. An output layer that is pretrained
-    starts as its twin for the flow's rows, with a bias, so that the first step predicts what
-    the model did. Without `lr` the flow learns at the network's rate: at the 1e-3 that a flow
-    of a frozen model is trained with, it moves away from under the head.
+    The head gets f^-1([CLS]) or, for generation, f^-1 of the states at every predicted token;
+    ActNorm starts from a first batch. The flow removes every mean, so what all answers have in
+    common must be in the head's bias, which starts from the labels: otherwise the body would keep
+    moving the mean and the flow would keep undoing it. A pretrained output layer is replaced by an
+    equivalent one for the flow's rows, with a bias, so that the first step predicts what the model
+    did. By default the flow learns at the network's rate: at 1e-3, the rate for the flow of a
+    frozen model, it changes faster than the head can follow.
     """
 
     name = "flow"
     centres = True
 
-    def __init__(self, lr: float | None = None) -> None:
-        self.lr = None if lr is None else checks.real(lr, "lr of flow", 0)
+    lr: float | None = None
 
-    def begin(self, network: Network, kind: str) -> None:
-        super().begin(network, kind)
-        network.calibration = FlowCalibration(network.n_features).to(network.input.device)
+    def __post_init__(self) -> None:
+        if self.lr is not None:
+            checks.real(self.lr, "lr of flow", 0)
 
-    def penalty(self, network: Network, passed: Passed) -> Tensor:
-        return network.calibration.surprise
+    @property
+    def own_lr(self) -> float | None:
+        return self.lr
+
+    def prepare(self, network: Network, kind: str) -> Prepared:
+        found = super().prepare(network, kind)
+        calibration = FlowCalibration(network.n_features).to(network.input.device)
+        network.calibration = calibration
+        return Prepared(lambda passed: calibration.surprise, found.options)
 
 
-class IsoBN(Method):
-    """Isotropic batch normalisation of the head's input, at every step: Zhou et al. 2021."""
+@dataclass(frozen=True)
+class IsoBNMethod(TrainingMethod):
+    """Isotropic batch normalisation of the head's input at every step: Zhou et al. 2021."""
 
     name = "isobn"
-    kinds = ("classification", "regression", "siamese")
+    kinds = (CLASSIFICATION, REGRESSION, SIAMESE)
 
-    def __init__(self, momentum: float = 0.05, eps: float = 1e-3) -> None:
-        self.momentum, self.eps = momentum, eps
+    momentum: float = 0.05
+    eps: float = 1e-3
 
-    def begin(self, network: Network, kind: str) -> None:
-        super().begin(network, kind)
+    def prepare(self, network: Network, kind: str) -> Prepared:
         module = IsoBatchNorm(network.n_features, self.momentum, self.eps)
         network.calibration = module.to(network.input.device)
+        return super().prepare(network, kind)
 
 
-class IsotropyLayerMethod(Method):
-    """The isotropy layer: plain fine-tuning, then body and head frozen and the layer trained.
+@dataclass(frozen=True)
+class IsotropyLayerMethod(TrainingMethod):
+    """The isotropy layer: plain fine-tuning, then body and head are frozen and it is trained.
 
-    The second training is by the joint loss on the [CLS] of the fine-tuned model, which are
-    computed once. Its learning rate, epochs and batch are not reported; these are ours.
+    The layer is trained by the joint loss on [CLS] of the fine-tuned model, which is computed
+    once. The paper doesn't report its learning rate, epochs and batch size; these are ours.
     """
 
     name = "isotropy-layer"
-    kinds = ("classification", "regression", "siamese")
+    kinds = (CLASSIFICATION, REGRESSION, SIAMESE)
 
-    def __init__(
-        self,
-        layer_lr: float = 1e-4,
-        layer_epochs: int = 20,
-        layer_batch: int = 256,
-        alpha: float = 0.5,
-        depth: int = 1,
-        variant: str = "frozen",
-    ) -> None:
-        self.layer_lr = checks.real(layer_lr, "layer_lr", 0)
-        self.layer_epochs = checks.integer(layer_epochs, "layer_epochs", 1)
-        self.layer_batch = checks.integer(layer_batch, "layer_batch", 2)
-        self.alpha = checks.real(alpha, "alpha", -math.inf)
-        self.depth = checks.integer(depth, "depth", 1)
-        variants = ("frozen", "joint", "alternating")
-        self.variant = checks.choice(variant, "variant", variants)
+    layer_lr: float = 1e-4
+    layer_epochs: int = 20
+    layer_batch: int = 256
+    alpha: float = 0.5
+    depth: int = 1
+    variant: str = "frozen"
+
+    def __post_init__(self) -> None:
+        checks.real(self.layer_lr, "layer_lr", 0)
+        checks.integer(self.layer_epochs, "layer_epochs", 1)
+        checks.integer(self.layer_batch, "layer_batch", 2)
+        checks.real(self.alpha, "alpha", -math.inf)
+        checks.integer(self.depth, "depth", 1)
+        checks.choice(self.variant, "variant", ("frozen", "joint", "alternating"))
+
+    def prepare(self, network: Network, kind: str) -> Prepared:
+        if kind == SIAMESE and self.variant == "alternating":
+            raise InputError(
+                "variant must be 'frozen' or 'joint' for a siamese network, which has no head to "
+                "take turns with, got 'alternating'."
+            )
+        return super().prepare(network, kind)
 
     def layer(self, network: Network) -> Any:
         """The layer, not yet trained."""
         return IsotropyLayer(network.n_features, self.depth).to(network.input.device)
 
 
-def options_of(kind: type[Method]) -> list[str]:
-    """The names of a method's options."""
-    return [name for name in inspect.signature(kind).parameters if name != "self"]
-
-
-def method_of(spec: str) -> Method:
-    """The method that a spec names: "cosine", or "cosine:weight=0.1,on=output"."""
-    name, _, rest = spec.partition(":")
-    kind = Method.by_name[checks.choice(name, "method", list(Method.by_name))]
-    options = {}
-    for option in filter(None, rest.split(",")):
-        key, equals, value = option.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or key not in options_of(kind):
-            there = ", ".join(options_of(kind)) or "none"
-            raise InputError(
-                f"options of {name} must be NAME=VALUE with a name among {there}, got {option!r}."
-            )
-        options[key] = _value(value.strip())
+def method_of(spec: str) -> TrainingMethod:
+    """The method for a spec: "cosine", or "cosine:weight=0.1,on=output"."""
+    name, options = specs.parse(spec)
+    by_name = TrainingMethod.by_name
+    kind = by_name[checks.choice(name, "method", list(by_name))]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    specs.expect_known(options, known, f"options of {name}")
     return kind(**options)
 
 
-def spec_of(spec: str, options: Mapping[str, Any]) -> str:
-    """The spec with these options added to its own."""
-    added = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{spec}{',' if ':' in spec else ':'}{added}"
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+def searched_specs(spec: str) -> list[str]:
+    """The specs to choose from in a search; none if there is nothing to search, or it is given."""
+    name, given = specs.parse(spec)
+    grid = TrainingMethod.by_name[name].searched
+    if len(grid) < 2 or given.keys() & grid[0].keys():
+        return []
+    return [specs.render(name, {**given, **options}) for options in grid]

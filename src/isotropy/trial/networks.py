@@ -18,136 +18,109 @@ from torch.nn import functional as F
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
 from isotropy.models.loading import extra, first_line, loading, place
+from isotropy.trial.settings import Settings
 from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 
 Tensor = Any
-Rows = NDArray[np.int64]
+ItemNumbers = NDArray[np.int64]
 IGNORED = -100  # label of a position that is not predicted
 EVALUATED_TOGETHER = 4  # batches of evaluation are this many times as large
 
 
-def on_device(rows: Rows, device: Any) -> Tensor:
-    """The numbers as a tensor on the device, for which the host does not wait."""
-    numbers = torch.from_numpy(rows)
+def on_device(numbers: ItemNumbers, device: Any) -> Tensor:
+    """The numbers as a tensor on the device, without waiting for the copy."""
+    found = torch.from_numpy(numbers)
     if device.type != "cuda":
-        return numbers.to(device)
-    return numbers.pin_memory().to(device, non_blocking=True)
-
-
-class Tokens:
-    """Token numbers of texts, padded to the longest, on a device; lengths on the host."""
-
-    def __init__(self, rows: dict[str, Sequence[list[int]]], padding: int, device: Any) -> None:
-        self.lengths = np.array([len(ids) for ids in rows["input_ids"]])
-        width = int(self.lengths.max())
-        self.columns = {}
-        for name, lists in rows.items():
-            fill = padding if name == "input_ids" else 0
-            filled = np.full((len(lists), width), fill, dtype=np.int32)
-            for row, values in zip(filled, lists, strict=True):
-                row[: len(values)] = values
-            self.columns[name] = torch.from_numpy(filled).to(device)
-        self.on_device = torch.from_numpy(self.lengths).to(device)
-
-    def batch(self, rows: Rows, index: Tensor, width: int) -> dict[str, Tensor]:
-        found = {name: values[index, :width].long() for name, values in self.columns.items()}
-        positions = torch.arange(width, device=index.device)
-        found["attention_mask"] = (positions < self.on_device[index, None]).long()
-        return found
+        return found.to(device)
+    return found.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Inputs of a model, labels, and which items they are. Of pairs, the first texts come first."""
+class PaddedTokens:
+    """Token numbers of texts, padded to the longest, on a device; lengths on the host as well."""
+
+    columns: dict[str, Tensor]
+    lengths: ItemNumbers
+    lengths_on_device: Tensor
+
+    def batch(self, index: Tensor, width: int) -> dict[str, Tensor]:
+        found = {name: values[index, :width].long() for name, values in self.columns.items()}
+        positions = torch.arange(width, device=index.device)
+        found["attention_mask"] = (positions < self.lengths_on_device[index, None]).long()
+        return found
+
+
+def padded(rows: dict[str, Sequence[list[int]]], padding: int, device: Any) -> PaddedTokens:
+    """The tokens of texts, of which `input_ids` are padded with `padding`."""
+    lengths = np.array([len(ids) for ids in rows["input_ids"]])
+    columns = {}
+    for name, lists in rows.items():
+        fill = padding if name == "input_ids" else 0
+        filled = np.full((len(lists), int(lengths.max())), fill, dtype=np.int32)
+        for row, values in zip(filled, lists, strict=True):
+            row[: len(values)] = values
+        columns[name] = torch.from_numpy(filled).to(device)
+    return PaddedTokens(columns, lengths, torch.from_numpy(lengths).to(device))
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Inputs of a model, labels, and the items' numbers. First texts of pairs come first."""
 
     inputs: dict[str, Tensor]
     labels: Tensor
-    rows: Rows
+    numbers: ItemNumbers
 
 
+@dataclass(frozen=True)
 class Items:
-    """The items of a part, ready for a model.
+    """The items of a part, tokenised.
 
-    Parameters
+    Attributes
     ----------
     part : Part
-    data : TaskData
-    tokenizer : transformers tokenizer
-    prefix : str
-        Put before every source.
-    max_length : int
-        Longer texts are cut.
-    max_target : int
-        Longer targets are cut.
-    typed : bool
-        Whether the model takes token types.
+    sides : list of PaddedTokens
+        One, or two for a siamese network.
+    targets : PaddedTokens or None
+        If text is generated.
+    labels : tensor or None
+        If it is not.
+    lengths : array
+        Tokens of each item.
     device : torch device
     """
 
-    def __init__(
-        self,
-        part: Part,
-        data: TaskData,
-        tokenizer: Any,
-        prefix: str,
-        max_length: int,
-        max_target: int,
-        typed: bool,
-        device: Any,
-    ) -> None:
-        self.part, self.device = part, device
-        padding = tokenizer.pad_token_id or 0
-
-        def tokens(texts: list[tuple[str, ...]], length: int) -> Tokens:
-            sides = [list(side) for side in zip(*texts, strict=True)]
-            found = tokenizer(
-                *sides, truncation=True, max_length=length, return_attention_mask=False
-            )
-            names = ("input_ids", "token_type_ids") if typed else ("input_ids",)
-            kept = {name: found[name] for name in names if name in found}
-            return Tokens(kept, padding, device)
-
-        if data.spec.kind == SIAMESE:
-            self.sides = [tokens([(pair[i],) for pair in part.texts], max_length) for i in (0, 1)]
-        else:
-            self.sides = [
-                tokens([(prefix + text, *more) for text, *more in part.texts], max_length)
-            ]
-        self.targets: Tokens | None = None
-        self.labels: Tensor = None
-        if data.spec.kind == GENERATION:
-            self.targets = tokens([(text,) for text in part.labels], max_target)
-        else:
-            scored = data.spec.kind in (REGRESSION, SIAMESE)
-            kind = torch.float32 if scored else torch.long
-            self.labels = torch.as_tensor(part.labels, dtype=kind, device=device)
-        self.lengths = np.max([side.lengths for side in self.sides], axis=0)
+    part: Part
+    sides: list[PaddedTokens]
+    targets: PaddedTokens | None
+    labels: Tensor
+    lengths: ItemNumbers
+    device: Any
 
     def __len__(self) -> int:
         return len(self.part)
 
-    def batch(self, rows: Rows) -> Batch:
-        index = on_device(rows, self.device)
-        width = int(self.lengths[rows].max())
-        sides = [side.batch(rows, index, width) for side in self.sides]
+    def batch(self, numbers: ItemNumbers) -> TrainingBatch:
+        index = on_device(numbers, self.device)
+        width = int(self.lengths[numbers].max())
+        sides = [side.batch(index, width) for side in self.sides]
         inputs = {name: torch.cat([side[name] for side in sides]) for name in sides[0]}
         if self.targets is None:
-            return Batch(inputs, self.labels[index], rows)
-        width = int(self.targets.lengths[rows].max())
-        target = self.targets.batch(rows, index, width)
+            return TrainingBatch(inputs, self.labels[index], numbers)
+        target = self.targets.batch(index, int(self.targets.lengths[numbers].max()))
         labels = target["input_ids"].masked_fill(target["attention_mask"] == 0, IGNORED)
-        return Batch(inputs, labels, rows)
+        return TrainingBatch(inputs, labels, numbers)
 
-    def shuffled(self, size: int, random: np.random.Generator) -> list[Rows]:
-        """Rows of the batches of an epoch; a last batch of one row joins the one before."""
+    def shuffled(self, size: int, random: np.random.Generator) -> list[ItemNumbers]:
+        """Items of the batches of an epoch; a last batch of one item joins the one before."""
         order = random.permutation(len(self))
         starts = list(range(size, len(self), size))
         if starts and len(self) - starts[-1] == 1 and size > 1:
             starts.pop()
         return list(np.split(order, starts))
 
-    def by_length(self, size: int) -> Iterator[Batch]:
-        """All items in large batches of about the same length."""
+    def by_length(self, size: int) -> Iterator[TrainingBatch]:
+        """All items in large batches of similar length."""
         order = np.argsort(self.lengths, kind="stable")
         step = EVALUATED_TOGETHER * size
         for start in range(0, len(order), step):
@@ -167,11 +140,9 @@ class Passed:
     loss : tensor
         Of the task.
     scores : tensor
-        Of each class, one number an item, or None where text is generated.
-    features : tensor of shape (n, d)
-        What the head would get without calibration.
-    calibrated : tensor of shape (n, d)
-        What it gets.
+        Of each class, or one number per item; None if text is generated.
+    features, calibrated : tensors of shape (n, d)
+        The head's input before and after calibration.
     tensors : Tensors
     """
 
@@ -183,7 +154,7 @@ class Passed:
 
 
 class Network(nn.Module):
-    """A body with a head; between them stands `calibration`, the identity unless it is set."""
+    """A body with a head; between them is `calibration`, by default the identity."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -193,17 +164,17 @@ class Network(nn.Module):
 
     @property
     def output(self) -> Tensor:
-        """Weights of the layer that predicts; None where there is none."""
+        """Weights of the layer that predicts; None if there is none."""
         return None
 
     @property
     def input(self) -> Tensor:
-        """The matrix that tokens are looked up in."""
+        """The token embeddings."""
         return self.body.get_input_embeddings().weight
 
     @property
     def n_features(self) -> int:
-        """Width of what the head gets."""
+        """Width of the head's input."""
         return int(self.body.config.hidden_size)
 
     @property
@@ -211,21 +182,21 @@ class Network(nn.Module):
         """Whether the body takes token types."""
         return "token_type_ids" in inspect.signature(self.body.forward).parameters
 
-    def states(self, batch: Batch) -> Any:
+    def states(self, batch: TrainingBatch) -> Any:
         return self.body(**batch.inputs, output_hidden_states=self.with_hidden)
 
     def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss of the task, scores) of what the head gets."""
+        """(loss of the task, scores) for the head's input."""
         raise NotImplementedError
 
     def expect(self, items: Items, batch_size: int) -> None:
-        """Start the head as what gets rows without a mean: from what is known before training."""
+        """Prepare the head for centred rows, from what is known before training."""
 
-    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
-        """One row a text of the last hidden states."""
+    def pooled(self, last: Tensor, batch: TrainingBatch) -> Tensor:
+        """One row per text, from the last hidden states."""
         return last[:, 0]
 
-    def forward(self, batch: Batch) -> Passed:
+    def forward(self, batch: TrainingBatch) -> Passed:
         found = self.states(batch)
         features = self.pooled(found.last_hidden_state, batch)
         calibrated = self.calibration(features)
@@ -241,7 +212,7 @@ class Network(nn.Module):
 
 
 class Classifier(Network):
-    """One linear layer on the last layer's [CLS]: classes, or a score where there is one output."""
+    """A linear layer on the last layer's [CLS]: scores of classes, or one score."""
 
     def __init__(self, body: Any, n_outputs: int) -> None:
         super().__init__(body)
@@ -257,7 +228,7 @@ class Classifier(Network):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def expect(self, items: Items, batch_size: int) -> None:
-        """The bias becomes the mean of the labels, or the logarithm of the share of each class."""
+        """Set the bias to the mean of the labels, or to the logarithm of each class's share."""
         labels, n_outputs = items.labels, len(self.head.bias)
         if n_outputs == 1:
             self.head.bias.fill_(labels.mean())
@@ -274,9 +245,9 @@ class Classifier(Network):
 
 
 class Siamese(Network):
-    """Cosine of the mean-pooled last layers of two texts, trained to be their score over 5."""
+    """Cosine of two texts' mean-pooled last layers, trained to be their score divided by 5."""
 
-    def pooled(self, last: Tensor, batch: Batch) -> Tensor:
+    def pooled(self, last: Tensor, batch: TrainingBatch) -> Tensor:
         mask = batch.inputs["attention_mask"][..., None].to(last.dtype)
         return (last * mask).sum(1) / mask.sum(1)
 
@@ -287,7 +258,7 @@ class Siamese(Network):
 
 
 class Generator(Network):
-    """An encoder-decoder; the vectors are what its output layer gets, at every predicted token."""
+    """An encoder-decoder; the vectors are the output layer's inputs at every predicted token."""
 
     def __init__(self, body: Any) -> None:
         super().__init__(body)
@@ -297,10 +268,10 @@ class Generator(Network):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def expect(self, items: Items, batch_size: int) -> None:
-        """The output layer becomes its own twin for calibrated states: at the start, all is as was.
+        """Replace the output layer by an equivalent one for calibrated states.
 
         The calibration starts from the states of the first batch. Input embeddings that were tied
-        to the output layer are then not.
+        to the output layer no longer are.
         """
         with evaluating(self):
             states = self(items.batch(np.arange(min(len(items), batch_size)))).features
@@ -318,7 +289,7 @@ class Generator(Network):
     def _calibrate(self, _: Any, given: tuple[Tensor, ...]) -> Tensor:
         states = given[0]
         predicted = self._predicted
-        if predicted is None:  # while text is generated, all of them
+        if predicted is None:  # while text is generated: all of them
             predicted = torch.ones(states.shape[:-1], dtype=torch.bool, device=states.device)
         rows = states[predicted]
         calibrated = self.calibration(rows)
@@ -331,7 +302,7 @@ class Generator(Network):
     def output(self) -> Tensor:
         return self.body.get_output_embeddings().weight
 
-    def forward(self, batch: Batch) -> Passed:
+    def forward(self, batch: TrainingBatch) -> Passed:
         mask = batch.labels != IGNORED
         self._predicted = mask
         try:
@@ -346,8 +317,56 @@ class Generator(Network):
         return Passed(found.loss, None, rows, calibrated, tensors)
 
 
-def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any, str]:
-    """(network for the task with the weights of a model, its tokenizer, prefix of sources)."""
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network for a task with a model's weights, and what turns texts into its inputs.
+
+    Attributes
+    ----------
+    network : Network
+    tokenizer : transformers tokenizer
+    prefix : str
+        Put before every source.
+    device : torch device
+    """
+
+    network: Network
+    tokenizer: Any
+    prefix: str
+    device: Any
+
+    def items(self, part: Part, data: TaskData, settings: Settings) -> Items:
+        """The items of a part; longer texts and targets are cut as the settings say."""
+        longest = self.tokenizer.model_max_length
+        length = min(settings.max_length, longest)
+        targets, labels = None, None
+        if data.spec.kind == SIAMESE:
+            sides = [self._tokens([(pair[i],) for pair in part.texts], length) for i in (0, 1)]
+        else:
+            texts = [(self.prefix + text, *more) for text, *more in part.texts]
+            sides = [self._tokens(texts, length)]
+        if data.spec.kind == GENERATION:
+            longest = min(settings.max_target, longest)
+            targets = self._tokens([(text,) for text in part.labels], longest)
+        else:
+            scored = data.spec.kind in (REGRESSION, SIAMESE)
+            dtype = torch.float32 if scored else torch.long
+            labels = torch.as_tensor(part.labels, dtype=dtype, device=self.device)
+        lengths = np.max([side.lengths for side in sides], axis=0)
+        return Items(part, sides, targets, labels, lengths, self.device)
+
+    def _tokens(self, texts: list[tuple[str, ...]], length: int) -> PaddedTokens:
+        sides = [list(side) for side in zip(*texts, strict=True)]
+        found = self.tokenizer(
+            *sides, truncation=True, max_length=length, return_attention_mask=False
+        )
+        names = ("input_ids", "token_type_ids") if self.network.typed else ("input_ids",)
+        kept = {name: found[name] for name in names if name in found}
+        return padded(kept, self.tokenizer.pad_token_id or 0, self.device)
+
+
+def load_model(model: str, data: TaskData, device: Any) -> LoadedModel:
+    """The network for the task with the weights of a model."""
     _, transformers = extra()
     generates = data.spec.kind == GENERATION
     kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
@@ -366,26 +385,25 @@ def load_network(model: str, data: TaskData, device: Any) -> tuple[Network, Any,
     else:
         network = Classifier(body, 1 if data.spec.kind == REGRESSION else len(data.classes))
     try:
-        return network.to(device), tokenizer, prefix
+        return LoadedModel(network.to(device), tokenizer, prefix, device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"device {str(device)!r} cannot be used ({first_line(error)}). Use 'cpu'."
+            f"device {str(device)!r} can't be used ({first_line(error)}). Use 'cpu'."
         ) from error
 
 
 def expect_kind(model: str, config: Any, tokenizer: Any, data: TaskData) -> None:
-    """Raise unless the model is of the kind that the task needs."""
-    name = Path(model).name
+    """Raise unless the task can be trained with this kind of model."""
+    found = f"got {Path(model).name!r}, a model of kind {config.model_type!r}."
     if data.spec.kind == GENERATION:
         if not config.is_encoder_decoder:
             raise InputError(
-                f"{data.name!r} needs an encoder-decoder, such as google/flan-t5-small, "
-                f"got {name!r}, a model of kind {config.model_type!r}."
+                f"{data.name!r} needs an encoder-decoder, such as google/flan-t5-small, {found}"
             )
     elif config.is_encoder_decoder or tokenizer.cls_token_id is None:
         raise InputError(
-            f"{data.name!r} needs an encoder with a [CLS] token, such as "
-            f"distilbert-base-cased, got {name!r}, a model of kind {config.model_type!r}."
+            f"{data.name!r} needs an encoder with a [CLS] token, such as distilbert-base-cased, "
+            f"{found}"
         )
 
 

@@ -21,15 +21,22 @@ from isotropy.losses.functional import isoscore, log_inverse
 from isotropy.losses.layers import JointLoss, freeze
 from isotropy.models.loading import extra
 from isotropy.trial import task_data
-from isotropy.trial.methods import IsotropyLayerMethod, method_of
-from isotropy.trial.networks import Batch, Items, evaluating, load_network, on_device
-from isotropy.trial.settings import Job, read_once
+from isotropy.trial.methods import IsotropyLayerMethod, Prepared, TrainingMethod, method_of
+from isotropy.trial.networks import (
+    Items,
+    LoadedModel,
+    TrainingBatch,
+    evaluating,
+    load_model,
+    on_device,
+)
+from isotropy.trial.settings import Job, Settings, read_once
 from isotropy.trial.task_data import GENERATION, SIAMESE
 
 _, transformers = extra()
 
 Tensor = Any
-GEOMETRY = {  # as records call them: as metrics do
+GEOMETRY = {  # names in records: names of metrics
     "i1": "partition_isotropy",
     "log_i1": "log_partition_isotropy",
     "i2": "partition_dispersion",
@@ -37,7 +44,7 @@ GEOMETRY = {  # as records call them: as metrics do
     "isoscore_unbiased": "isoscore_unbiased",
     "explained_variance": "explained_variance",
 }
-MOST_ROWS = 1 << 14  # rows that geometry is measured on
+MOST_ROWS = 1 << 14  # that geometry is measured on
 
 
 class Diverged(Exception):
@@ -60,46 +67,77 @@ class History:
 def run(job: Job) -> dict[str, Any]:
     """The record of a run: scores, geometry before and after, times and memory.
 
-    A loss that is not finite ends it, with status "diverged" and no score; whatever else comes
-    out, such as a model that calls everything the same, is recorded as it is.
+    A loss that is not finite ends the run, with status "diverged" and no score. Any other outcome
+    is recorded as it is, such as a model that predicts one class only.
     """
-    return _Run(job).record()
+    return prepare(job).record()
 
 
-class _Run:
-    def __init__(self, job: Job) -> None:
-        self.job, self.settings = job, job.settings
-        self.device = torch.device(job.device)
-        self.data = read_once(job.task, job.data, job.settings.part)
-        high = "high" if self.settings.precision == "tf32" else "highest"
-        torch.set_float32_matmul_precision(high)
-        self.method = method_of(job.spec)
-        torch.manual_seed(job.seed)
-        self.network, self.tokenizer, self.prefix = load_network(job.model, self.data, self.device)
-        self.kind = self.data.spec.kind
-        self.method.begin(self.network, self.kind)
-        train = task_data.first(self.data.train, self.settings.max_train, 0)
-        evaluated = task_data.first(self.data.evaluated, self.settings.max_eval, 0)
-        kept = None
-        if job.search:
-            train, evaluated = task_data.split(train, job.search, 0)
-        elif self.settings.validation:
-            train, kept = task_data.split(train, self.settings.validation, job.seed)
-        self.train, self.evaluated = self._items(train), self._items(evaluated)
-        self.kept = None if kept is None else self._items(kept)
+def prepare(job: Job) -> Run:
+    """Load data and model, draw the items, and prepare the network for the method."""
+    settings = job.settings
+    data = read_once(job.task, job.data, settings.part)
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    method = method_of(job.spec)
+    torch.manual_seed(job.seed)
+    model = load_model(job.model, data, torch.device(job.device))
+    prepared = method.prepare(model.network, data.spec.kind)
+    train = task_data.first(data.train, settings.max_train, 0)
+    evaluated = task_data.first(data.evaluated, settings.max_eval, 0)
+    validation = None
+    if job.search:
+        train, evaluated = task_data.split(train, job.search, 0)
+    elif settings.validation:
+        train, validation = task_data.split(train, settings.validation, job.seed)
+    return Run(
+        job,
+        data,
+        model,
+        method,
+        prepared,
+        model.items(train, data, settings),
+        model.items(evaluated, data, settings),
+        None if validation is None else model.items(validation, data, settings),
+    )
 
-    def _items(self, part: task_data.Part) -> Items:
-        longest = self.tokenizer.model_max_length
-        return Items(
-            part,
-            self.data,
-            self.tokenizer,
-            self.prefix,
-            min(self.settings.max_length, longest),
-            min(self.settings.max_target, longest),
-            self.network.typed,
-            self.device,
-        )
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that is ready to train.
+
+    Attributes
+    ----------
+    job : Job
+    data : TaskData
+    model : LoadedModel
+    method : TrainingMethod
+    prepared : Prepared
+        The method, prepared for the network.
+    train, evaluated : Items
+    validation : Items or None
+        Items to stop early by.
+    """
+
+    job: Job
+    data: task_data.TaskData
+    model: LoadedModel
+    method: TrainingMethod
+    prepared: Prepared
+    train: Items
+    evaluated: Items
+    validation: Items | None
+
+    @property
+    def network(self) -> Any:
+        return self.model.network
+
+    @property
+    def settings(self) -> Settings:
+        return self.job.settings
+
+    @property
+    def device(self) -> Any:
+        return self.model.device
 
     def record(self) -> dict[str, Any]:
         start = time.perf_counter()
@@ -116,8 +154,8 @@ class _Run:
             }
         )
         if not self.job.search:
-            found["geometry"] = {"before": self._geometry(self._features())}
-        self.start()
+            found["geometry"] = {"before": self._geometry()}
+        self.start_head()
         history = History()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -127,7 +165,7 @@ class _Run:
         except Diverged as error:
             found |= {"status": "diverged", "why": str(error)}
         return found | {
-            "options": self.method.used(),
+            "options": self.prepared.options(),
             "losses": history.losses,
             "validation": history.validation,
             "best_epoch": history.best_epoch,
@@ -142,22 +180,22 @@ class _Run:
             },
         }
 
-    def start(self) -> None:
-        """Make the head ready for what the method gives it."""
+    def start_head(self) -> None:
+        """Prepare the head for centred rows, if the method gives it such."""
         if self.method.centres:
             with self._precision():
                 self.network.expect(self.train, self.settings.batch_size)
 
     def _outcome(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Scores and geometry of the trained network; before them the isotropy layer's training."""
+        """Scores and geometry of the trained network; the isotropy layer is trained first."""
         if self.job.search:
             return self._scores(self.evaluated)
         if isinstance(self.method, IsotropyLayerMethod):
-            plain = self._scores(self.evaluated) | {"geometry": self._geometry(self._features())}
+            plain = self._scores(self.evaluated) | {"geometry": self._geometry()}
             layer_history = self._train_layer(self.method)
             found = found | {"finetuned": plain, "layer_losses": layer_history.losses}
             found["layer_seconds_per_epoch"] = float(np.mean(layer_history.seconds))
-        after = self._geometry(self._features())
+        after = self._geometry()
         geometry = found["geometry"] | {"after": after}
         return found | self._scores(self.evaluated) | {"geometry": geometry}
 
@@ -170,11 +208,11 @@ class _Run:
         body = [p for p in network.parameters() if id(p) not in mine]
         groups = [{"params": body, "lr": settings.lr}]
         if own:
-            lr = settings.lr if method.lr is None else method.lr
+            lr = settings.lr if method.own_lr is None else method.own_lr
             groups.append({"params": own, "lr": lr, "weight_decay": 0.0})
         optimizer = torch.optim.AdamW(
             groups,
-            lr=settings.lr,  # what the polynomial schedule reckons its end by
+            lr=settings.lr,  # from which the polynomial schedule computes its end
             weight_decay=settings.weight_decay,
             fused=self.device.type == "cuda",
         )
@@ -196,14 +234,14 @@ class _Run:
             schedule.step()
             return loss.detach()
 
-        torch.manual_seed(self.job.seed)  # dropout alike for every method
+        torch.manual_seed(self.job.seed)  # so that dropout is the same for every method
         network.train()
         self._epochs(step, history, settings.epochs, settings.batch_size, network)
 
     def _penalty(self, passed: Any) -> Tensor:
-        """What the method adds; NaN where it cannot be computed of what is not finite."""
+        """What the method adds to the loss; NaN if features that aren't finite prevent it."""
         try:
-            return self.method.penalty(self.network, passed)
+            return self.prepared.penalty(passed)
         except (InputError, torch.linalg.LinAlgError):
             if torch.isfinite(passed.features).all():
                 raise
@@ -219,9 +257,9 @@ class _Run:
         before: Callable[[int], None] = lambda epoch: None,
         later: bool = False,
     ) -> None:
-        """Train for the epochs, or until the validation items gain no more; the best is kept.
+        """Train for the epochs, or until the validation score stops improving; keep the best.
 
-        Of equally good ones the first, or the last where `later` is true.
+        Among equally good epochs that is the first, or the last if `later` is true.
         """
         random = np.random.default_rng([self.job.seed, 0])
         best, state = -math.inf, None
@@ -233,9 +271,9 @@ class _Run:
             history.losses.append(float(losses.double().mean()))
             if not math.isfinite(history.losses[-1]):
                 raise Diverged(epoch)
-            if self.kept is None:
+            if self.validation is None:
                 continue
-            score = self._scores(self.kept)["score"]
+            score = self._scores(self.validation)["score"]
             history.validation.append(score)
             rank = -math.inf if math.isnan(score) else score
             if rank > best or state is None or (later and rank == best):
@@ -247,13 +285,13 @@ class _Run:
             trained.load_state_dict(state)
 
     def _train_layer(self, method: IsotropyLayerMethod) -> History:
-        """The second training of the isotropy layer, on vectors that are computed once."""
+        """Train the isotropy layer on vectors that are computed once."""
         network = self.network
         rows = [(passed.features, batch) for passed, batch in self._passed(self.train)]
-        n_sides = 2 if self.kind == SIAMESE else 1
+        n_sides = 2 if self.data.spec.kind == SIAMESE else 1
         features = torch.empty(len(self.train), n_sides, network.n_features, device=self.device)
         for found, batch in rows:
-            index = torch.from_numpy(batch.rows).to(self.device)
+            index = torch.from_numpy(batch.numbers).to(self.device)
             features[index] = found.float().unflatten(0, (n_sides, -1)).transpose(0, 1)
         layer, joint = method.layer(network), JointLoss(method.alpha).to(self.device)
         network.requires_grad_(False)
@@ -285,7 +323,7 @@ class _Run:
 
     # evaluation
 
-    def _passed(self, items: Items) -> Iterator[tuple[Any, Batch]]:
+    def _passed(self, items: Items) -> Iterator[tuple[Any, TrainingBatch]]:
         """Forward passes over all items, without dropout and gradients."""
         with evaluating(self.network):
             for batch in items.by_length(self.settings.batch_size):
@@ -293,8 +331,8 @@ class _Run:
                     yield self.network(batch), batch
 
     def _scores(self, items: Items) -> dict[str, Any]:
-        """The task's metrics of the network as it is."""
-        if self.kind == GENERATION:
+        """The task's metrics for the network in its current state."""
+        if self.data.spec.kind == GENERATION:
             predicted: Any = self._generated(items)
         else:
             predicted = None
@@ -302,7 +340,7 @@ class _Run:
                 scores = passed.scores.float().cpu().numpy()
                 if predicted is None:
                     predicted = np.empty((len(items), *scores.shape[1:]), dtype=np.float64)
-                predicted[batch.rows] = scores
+                predicted[batch.numbers] = scores
         metrics = task_data.scores(self.data, items.part, predicted)
         name, score = next(iter(metrics.items()))
         return {"metric": name, "score": score, "metrics": metrics}
@@ -318,13 +356,16 @@ class _Run:
                         num_beams=self.settings.beams,
                         do_sample=False,
                     )
-                written = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-                for row, text in zip(batch.rows, written, strict=True):
-                    texts[row] = text
+                written = self.model.tokenizer.batch_decode(ids, skip_special_tokens=True)
+                for number, text in zip(batch.numbers, written, strict=True):
+                    texts[number] = text
         return texts
 
-    def _features(self) -> dict[str, Tensor]:
-        """Rows of the evaluated items that geometry is measured on, and the output embeddings."""
+    def _geometry(self) -> dict[str, Any]:
+        """Geometry of the evaluated items' features and of the output embeddings.
+
+        None for a tensor that is not finite.
+        """
         features, calibrated, n = [], [], 0
         for passed, _ in self._passed(self.evaluated):
             features.append(passed.features.float())
@@ -337,11 +378,7 @@ class _Run:
             found["calibrated"] = torch.cat(calibrated)
         if self.network.output is not None:
             found["output"] = self.network.output.detach()
-        return found
-
-    def _geometry(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """The geometry of each tensor; where rows are not finite, None."""
-        return {name: geometry(rows.float().cpu().numpy()) for name, rows in tensors.items()}
+        return {name: measured(rows.float().cpu().numpy()) for name, rows in found.items()}
 
     # the machine
 
@@ -355,7 +392,7 @@ class _Run:
         return time.perf_counter()
 
     def _peak(self) -> float:
-        """MB: on a GPU what torch allocated in this run, else the most the process ever had."""
+        """Peak memory in MB: of torch on a GPU in this run, else of the process so far."""
         if self.device.type == "cuda":
             return float(torch.cuda.max_memory_allocated(self.device)) / 2**20
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
@@ -366,12 +403,14 @@ class _Run:
         return str(self.device)
 
 
-def geometry(rows: NDArray[np.float32]) -> dict[str, Any] | None:
-    """I1, I2, IsoScore and explained variance of rows; None where these are not finite."""
+def measured(rows: NDArray[np.float32]) -> dict[str, Any] | None:
+    """I1, I2, IsoScore and explained variance of rows; None if these are not finite."""
     if not np.isfinite(rows).all():
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", IsotropyWarning)  # of repeated eigenvalues, kept below
+        warnings.simplefilter(
+            "ignore", IsotropyWarning
+        )  # about repeated eigenvalues: recorded below
         found = measure(rows, list(GEOMETRY.values()))
     values = {name: found.values[metric] for name, metric in GEOMETRY.items()}
     values = {n: v.tolist() if isinstance(v, np.ndarray) else float(v) for n, v in values.items()}

@@ -1,4 +1,4 @@
-"""What one run of a trial is: its task, model, method, seed and training settings."""
+"""One run of a trial: its task, model, method, seed and training settings."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class Settings:
     lr : float
         Of AdamW.
     schedule : {"constant", "linear", "polynomial"}
-        Of the learning rate; polynomial is that of transformers, to 1e-7 with power 1.
+        Of the learning rate; polynomial goes to 1e-7 with power 1, as in transformers.
     weight_decay : float
     clip : float
-        Largest norm of a step's gradient.
+        Maximum norm of a step's gradient.
     max_length, max_target : int
         Tokens at which texts and targets are cut.
     max_train, max_eval : int, optional
-        Items to train on and to evaluate, drawn with seed 0; all where it is None.
+        Most items to train on and to evaluate, drawn with seed 0; None for all.
     validation : float
-        Share of the items to train on that is kept to stop early by; 0 trains all epochs.
+        Share of the training items held out for early stopping; 0 trains all epochs.
     patience : int
-        Epochs without gain on the validation items after which training stops.
+        Epochs without a better validation score after which training stops.
     part : {"dev", "test"}
         What is evaluated.
     beams : int
         Of generation.
     precision : {"float32", "tf32", "bf16"}
-        bf16 is autocast.
+        bf16 uses autocast.
     """
 
     epochs: int = 3
@@ -92,12 +92,13 @@ GENERATED |= {"max_length": 512}
 
 
 def settings_for(task: str, model: str, **given: Any) -> Settings:
-    """The settings of a task with a model; those given that are not None come first.
+    """The settings of a task with a model, in which those given (and not None) take precedence.
 
-    GLUE and its like as Ding et al. 2022, appendix B: batch 32, 2e-5 (1e-5 for RoBERTa) without a
-    schedule, 3 epochs (5 for MRPC and WNLI). Encoder-decoders as there: 3e-5 with polynomial
-    decay, batch 48, 5 epochs. Siamese as Rajaee and Pilehvar 2021: 7e-5, batch 32, 3 epochs. The
-    papers do not say where texts are cut: 128 tokens, sources of encoder-decoders 512.
+    GLUE and similar tasks follow Ding et al. 2022, appendix B: batch 32, 2e-5 (1e-5 for RoBERTa)
+    without a schedule, 3 epochs (5 for MRPC and WNLI). So do encoder-decoders: 3e-5 with polynomial
+    decay, batch 48, 5 epochs. Siamese networks follow Rajaee and Pilehvar 2021: 7e-5, batch 32, 3
+    epochs. The papers don't say where texts are cut: here at 128 tokens, and sources of
+    encoder-decoders at 512.
     """
     spec = task_spec(task)
     checks.known(given, [field.name for field in fields(Settings)], "settings")
@@ -113,7 +114,7 @@ def settings_for(task: str, model: str, **given: Any) -> Settings:
     return Settings(**found)
 
 
-SAMPLED, N_SAMPLES = 1 << 12, 256  # bytes, and how often, of a file that a checksum is of
+SAMPLE_BYTES, N_SAMPLES = 1 << 12, 256  # what the checksum of a large file reads
 
 
 @dataclass(frozen=True)
@@ -124,18 +125,16 @@ class Job:
     ----------
     task, model : str
         The model's name or folder.
-    method : str
-        As it was asked for, which is what tables call it.
-    spec : str
-        The same with its options, such as those that a search chose.
+    method, spec : str
+        As given, which is its name in tables; and with the options that a search chose.
     seed : int
     settings : Settings
     data : str, optional
         Folder with a folder for each task.
     device : str
     search : float
-        Share of the training items to be scored on instead of the evaluated ones, which is then
-        all that is wanted; 0 is a run of the trial.
+        Share of the training items to score instead of the evaluated items, to choose options by;
+        0 for a run of the trial.
     """
 
     task: str
@@ -149,7 +148,7 @@ class Job:
     search: float = 0.0
 
     def identity(self) -> dict[str, Any]:
-        """What a record must agree with to be that of this job."""
+        """What a record of this job must agree with."""
         return {
             "task": self.task,
             "model": Path(self.model).name,
@@ -161,7 +160,7 @@ class Job:
         }
 
     def inputs(self) -> dict[str, Any]:
-        """Checksums of what was read, which a record must agree with where it has them."""
+        """Checksums of data and weights, which a record must agree with if it has them."""
         return {
             "data": data_checksum(self.task, self.data, self.settings.part),
             "weights": weights_checksum(self.model),
@@ -180,14 +179,14 @@ def data_checksum(task: str, folder: str | None, part: str) -> str:
 
 @lru_cache(maxsize=64)
 def weights_checksum(model: str) -> str | None:
-    """Of sizes and samples of the files of weights in a model's folder; None for one of the hub."""
+    """Checksum of sizes and samples of a model folder's weights; None for a model from the hub."""
     found = hashlib.sha256()
     paths = [p for kind in ("safetensors", "bin", "gguf") for p in Path(model).glob(f"*.{kind}")]
     for path in sorted(paths):
         size = path.stat().st_size
         found.update(f"{path.name} {size}".encode())
         with open(path, "rb") as file:
-            for start in range(0, size, max(SAMPLED, size // N_SAMPLES)):
+            for start in range(0, size, max(SAMPLE_BYTES, size // N_SAMPLES)):
                 file.seek(start)
-                found.update(file.read(SAMPLED))
+                found.update(file.read(SAMPLE_BYTES))
     return found.hexdigest()[:16] if paths else None

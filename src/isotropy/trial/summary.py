@@ -1,4 +1,4 @@
-"""Runs over seeds: mean, deviation, median, and the test of each method against none."""
+"""Runs over seeds: mean, standard deviation, median, and a test of each method against none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isotropy.evidence.significance import holm
 from isotropy.tables import text_table
 
 NONE = "none"
-Record = dict[str, Any]
+RunRecord = dict[str, Any]
 Test = tuple[float, float, float, float]
 HEAD: tuple[str, ...] = ("model", "task", "method", "metric", "mean", "sd", "median", "change")
 HEAD += ("p", "Holm", "s/epoch", "remarks")
@@ -29,21 +29,18 @@ class Row:
     Attributes
     ----------
     method, spec : str
-        As it was asked for, and with the options that a search chose.
+        As given, and with the options that a search chose.
     scores : tuple of float
-        Of each seed, NaN where it is not defined or the run diverged.
-    n_diverged : int
-    n_one_class : int
-        Runs that called every item the same.
+        One per seed, NaN if it is undefined or the run diverged.
+    n_diverged, n_one_class : int
+        Runs that diverged, and that predicted one class for all items.
     mean, sd, median : float
         Of the scores that are defined.
-    difference : float
-        From the mean of none; NaN for none itself.
-    low, high : float
-        Ends of its 95 % interval, by Welch.
+    difference, low, high : float
+        The mean less that of none, and its 95 % interval by Welch; NaN for none itself.
     p, p_holm : float
-        Of the two-sided Welch t-test against none, as it is and adjusted for the methods that were
-        tested on this task with this model. NaN where there is no variance or only one run.
+        Of the two-sided Welch t-test against none, unadjusted and adjusted for the methods tested
+        on this task with this model. NaN without variance or with only one run.
     """
 
     model: str
@@ -64,11 +61,11 @@ class Row:
     p_holm: float
     seconds_per_epoch: float
     peak_memory_mb: float
-    records: tuple[Record, ...]
+    records: tuple[RunRecord, ...]
 
 
-def summary(records: Iterable[Record]) -> list[Row]:
-    """A row for each model, task and method, in the order of the records; searches are left out.
+def summary(records: Iterable[RunRecord]) -> list[Row]:
+    """A row for each model, task and method, in the order of the records, without searches.
 
     Examples
     --------
@@ -80,7 +77,7 @@ def summary(records: Iterable[Record]) -> list[Row]:
     >>> round(cosine.difference, 2), round(cosine.p, 3)
     (0.2, 0.106)
     """
-    cells: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    cells: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for record in records:
         if not record.get("search"):
             methods = cells.setdefault((record["model"], record["task"]), {})
@@ -88,7 +85,7 @@ def summary(records: Iterable[Record]) -> list[Row]:
     return [row for methods in cells.values() for row in _rows(methods)]
 
 
-def _rows(methods: dict[str, list[Record]]) -> list[Row]:
+def _rows(methods: dict[str, list[RunRecord]]) -> list[Row]:
     """The rows of one task with one model."""
     baseline = _defined(methods.get(NONE, []))
     tests = {
@@ -104,7 +101,7 @@ def _rows(methods: dict[str, list[Record]]) -> list[Row]:
     ]
 
 
-def _row(records: list[Record], test: Test, p_holm: float) -> Row:
+def _row(records: list[RunRecord], test: Test, p_holm: float) -> Row:
     first, defined = records[0], _defined(records)
     called = [(record.get("metrics") or {}).get("n_called") for record in records]
     difference, low, high, p = test
@@ -134,7 +131,7 @@ def _row(records: list[Record], test: Test, p_holm: float) -> Row:
 def welch(scores: Sequence[float], baseline: Sequence[float]) -> Test:
     """(difference of means, low and high end of its 95 % interval, p) of Welch's t-test.
 
-    The last three are NaN where either has fewer than two scores, or neither has variance.
+    The last three are NaN if either has fewer than two scores, or neither has variance.
 
     Examples
     --------
@@ -154,14 +151,16 @@ def welch(scores: Sequence[float], baseline: Sequence[float]) -> Test:
     return difference, float(interval.low), float(interval.high), float(test.pvalue)
 
 
-def geometry(records: Sequence[Record], when: str, tensor: str, name: str) -> list[float]:
-    """A metric of the geometry in each run: when is "before" or "after"."""
+def recorded_geometry(
+    records: Sequence[RunRecord], when: str, tensor: str, name: str
+) -> list[float]:
+    """A metric of a tensor's geometry in each run, `when` being "before" or "after" training."""
     found = [((r.get("geometry") or {}).get(when) or {}).get(tensor) for r in records]
     values = [None if one is None else one[name] for one in found]
     return [math.nan if value is None else value for value in values]
 
 
-def _defined(records: Sequence[Record]) -> list[float]:
+def _defined(records: Sequence[RunRecord]) -> list[float]:
     return [record["score"] for record in records if not math.isnan(record["score"])]
 
 
@@ -194,7 +193,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def remarks(row: Row) -> str:
-    """What the scores alone do not say."""
+    """What the scores alone don't show."""
     n = len(row.scores)
     undefined = sum(math.isnan(score) for score in row.scores) - row.n_diverged
     notes = [

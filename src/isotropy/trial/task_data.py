@@ -1,4 +1,4 @@
-"""The tasks of the trial: where their data is, how they are trained, and how they are scored."""
+"""The tasks of the trial: their data, their settings, and how they are scored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSIFICATION, REGRESSION, SIAMESE, GENERATION = (
     "generation",
 )
 MOST = 5.0  # the highest score of STS-B
-UNDIVIDED_SHARE = 0.2  # of rows without a part for training that are kept for evaluation
+UNDIVIDED_SHARE = 0.2  # of a task without parts, held out for evaluation
 Labels = NDArray[Any]
 
 
@@ -39,19 +39,19 @@ class TaskSpec:
     ----------
     kind : {"classification", "regression", "siamese", "generation"}
     metrics : tuple of str
-        The first is what methods are compared by.
+        Methods are compared by the first.
     hub : str
-        Its name on the hub, with the configuration after a colon.
-    folder : str
-        Its folder, where it is not called as the task.
+        Name on the hub, with the configuration after a colon.
     columns : tuple of str
-        Of the text or of two texts; of source and target where text is generated.
+        Of one or two texts; of source and target if text is generated.
+    folder : str
+        Name of its folder, if that is not the task's name.
     label : str
         Column of the label or the score.
     prefix : str
         What T5 reads before the source.
     settings : mapping
-        What its paper sets otherwise than for the other tasks of its kind.
+        Settings of its paper that differ from those of other tasks of its kind.
     """
 
     kind: str
@@ -120,7 +120,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Items of a task: their texts, and labels as numbers of classes, scores, or texts."""
+    """Items of a task: their texts, and their labels (class numbers, scores or texts)."""
 
     texts: list[tuple[str, ...]]
     labels: Labels
@@ -135,17 +135,17 @@ class Part:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task that was read: what to learn from and what to be scored on.
+    """The data of a task: what to train on and what to evaluate.
 
     Attributes
     ----------
     classes : list of str
-        Names of the classes; empty where labels are scores or texts.
+        Names of the classes; empty if labels are scores or texts.
     positive : int
-        The class that F1 is of.
+        The class that F1 refers to.
     divided : bool
-        Whether the data has a part for training of its own; where it has none, a fifth of the
-        rows, drawn with seed 0, is kept for evaluation.
+        Whether the data has its own training part; if not, a fifth of the rows, drawn with seed 0,
+        is held out for evaluation.
     """
 
     name: str
@@ -156,7 +156,7 @@ class TaskData:
     divided: bool
 
     def checksum(self) -> str:
-        """Of all texts and labels."""
+        """Checksum of all texts and labels."""
         found = hashlib.sha256()
         for part in (self.train, self.evaluated):
             for texts, label in zip(part.texts, part.labels.tolist(), strict=True):
@@ -175,16 +175,16 @@ def task_spec(name: str) -> TaskSpec:
 
 
 def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev") -> TaskData:
-    """The task from the folder of that name in `folder`, else from the hub.
+    """The task, read from its folder in `folder` or else from the hub.
 
     Parameters
     ----------
     name : str
         One of TASKS.
     folder : path, optional
-        Holds a folder for each task.
+        Folder with a folder for each task.
     part : {"dev", "test"}
-        What is evaluated on.
+        What is evaluated.
     """
     spec = task_spec(name)
     checks.choice(part, "part", ("dev", "test"))
@@ -193,9 +193,7 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
     items, classes = _items(table, spec, name)
     parts = np.asarray(items[1])
     if to_train_on and "train" not in parts:
-        raise InputError(
-            f"{name!r} must have labelled rows in its part 'train', and there are none."
-        )
+        raise InputError(f"{name!r} must have labelled rows in its part 'train', got none.")
     if "train" in parts:
         if part not in parts:
             found = ", ".join(sorted(set(parts.tolist())))
@@ -207,12 +205,12 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
         evaluated, train = np.sort(order[:cut]), np.sort(order[cut:])
     whole = items[0]
     if len(train) < 2:
-        raise InputError(f"{name!r} must have 2 rows to train on, got {len(train)}.")
+        raise InputError(f"{name!r} must have at least 2 rows to train on, got {len(train)}.")
     return TaskData(name, spec, whole.take(train), whole.take(evaluated), classes, "train" in parts)
 
 
 def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
-    """What is in the task's folder, else on the hub."""
+    """The table in the task's folder or else on the hub."""
     if folder is None:
         return reading.read(spec.hub)
     if not os.path.isdir(folder):
@@ -223,11 +221,11 @@ def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> 
     try:
         return reading.read(spec.hub)
     except InputError as error:
-        raise InputError(f"there is no folder {str(local)!r}, and {error}") from None
+        raise InputError(f"there is no folder {str(local)!r}, and {error}") from error
 
 
 def _flat(table: reading.Table) -> reading.Table:
-    """The table with a column a language, where pairs are in a column of their own."""
+    """The table with one column per language, if pairs share a column."""
     pairs = table.columns.get("translation")
     if pairs and isinstance(pairs[0], dict):
         table.columns.update({name: [pair[name] for pair in pairs] for name in pairs[0]})
@@ -267,7 +265,7 @@ def _items(
 
 
 def _classes(table: reading.Table, names: Sequence[str], task: str) -> list[str]:
-    """The classes of the rows to train on, which are all that there may be."""
+    """The classes of the training rows; evaluated rows may have no others."""
     learned = {n for n, part in zip(names, table.parts, strict=True) if part == "train"}
     classes = sorted(learned or set(names))
     for row, name in enumerate(names):
@@ -277,18 +275,18 @@ def _classes(table: reading.Table, names: Sequence[str], task: str) -> list[str]
                 f"that {task!r} is trained on, got {name!r}. Correct that line."
             )
     if len(classes) < 2:
-        raise InputError(f"{task!r} must have two classes, got {', '.join(classes)}.")
+        raise InputError(f"{task!r} must have at least two classes, got {', '.join(classes)}.")
     return classes
 
 
 def split(part: Part, share: float, seed: int) -> tuple[Part, Part]:
-    """(the rest, a share drawn with the seed) of the items, both of them in their order."""
+    """(the rest, a share drawn with the seed) of the items, both in their order."""
     order = np.random.default_rng([seed, 1]).permutation(len(part))
     cut = round(share * len(part))
     if not 0 < cut < len(part) - 1:
         raise InputError(
-            f"a validation share of {share:g} of {len(part)} items leaves {cut} and "
-            f"{len(part) - cut}. Take another share, or more items."
+            f"validation must leave items on both sides, got {cut} and {len(part) - cut} with a "
+            f"share of {share:g}. Use another share, or more items."
         )
     return part.take(np.sort(order[cut:])), part.take(np.sort(order[:cut]))
 
@@ -302,16 +300,16 @@ def first(part: Part, n_items: int | None, seed: int) -> Part:
 
 
 def scores(data: TaskData, part: Part, predicted: Any) -> dict[str, float]:
-    """The metrics of predictions for a part; by file too, where it is of several.
+    """The metrics of predictions for a part, for each file if it comes from several.
 
-    Predictions are of shape (n_items, n_classes) or (n_items,), or texts. A metric that is not
-    defined, such as the correlation of a constant, is NaN. The first name is the one to compare by.
+    Predictions are of shape (n_items, n_classes) or (n_items,), or texts. An undefined metric, such
+    as the correlation of a constant, is NaN. Runs are compared by the first.
     """
     files = list(dict.fromkeys(part.files.tolist()))
     if len(files) == 1:
         return _scored(data, part.labels, predicted)
     found = {}
-    for file in files:  # the matched and the mismatched part of MNLI
+    for file in files:  # the matched and the mismatched part of MNLI, for example
         rows = np.flatnonzero(part.files == file)
         chosen = [predicted[i] for i in rows]
         own = _scored(data, part.labels[rows], np.asarray(chosen))
@@ -323,7 +321,7 @@ def _scored(data: TaskData, gold: Labels, predicted: Any) -> dict[str, float]:
     if data.spec.kind == GENERATION:
         return _generated(data.spec.metrics, list(predicted), gold.tolist())
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore")  # of constant input: what comes out is NaN, and kept
+        warnings.simplefilter("ignore")  # about constant input, for which the metric is NaN
         if data.spec.kind == CLASSIFICATION:
             return _classified(data, gold, np.argmax(predicted, axis=1))
         return {name: _correlation(name, gold, predicted) for name in data.spec.metrics}

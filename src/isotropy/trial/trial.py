@@ -1,4 +1,4 @@
-"""The trial: models, tasks, methods and seeds, run by run, each kept in a file of its own."""
+"""The trial: every model, task, method and seed is one run, recorded in its own file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from isotropy import checks
 from isotropy.errors import InputError, reason
 from isotropy.sources.guard import guard, output_path
 from isotropy.tables import finite
-from isotropy.trial.methods import Method, method_of, spec_of
+from isotropy.trial.methods import method_of, searched_specs
 from isotropy.trial.run import run
 from isotropy.trial.settings import Job, settings_for
+from isotropy.trial.summary import RunRecord
 from isotropy.trial.task_data import task_spec
 from isotropy.writing import explained, shown, whole
 
-Record = dict[str, Any]
-Tell = Callable[[Record], None]
-SEARCHED_SHARE = 0.2  # of the training items that options are chosen on
+Cell = tuple[str, str, str]  # model, task and method
+SEARCHED_SHARE = 0.2  # of the training items, on which options are chosen
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,26 @@ class Trial:
     Parameters
     ----------
     tasks, models, methods : sequences of str
-        Methods as `method_of` takes them.
+        Methods are specs for `method_of`.
     out : path
-        Folder of the records, one JSON file a run. What is there is not run again, unless with
-        `overwrite`.
+        Folder of the records, one JSON file per run. Runs with a record are not repeated.
     n_seeds : int
-        Seeds from 0 on; the first of all runs comes before the second of any.
+        Seeds from 0; all runs with the first seed come before those with the second.
     search : bool
-        Choose the weights of regularisers that were given none on a fifth of the training items,
-        with seed 0.
+        Choose the weight of regularisers without one on a fifth of the training items, with
+        seed 0.
     data : path, optional
-        Folder with a folder for each task; what it does not hold is loaded from the hub.
+        Folder with a folder for each task; other tasks are loaded from the hub.
     folder : path, optional
-        Folder in which models are looked for by name before the hub.
+        Folder in which models are looked up by name before the hub.
     device : str, optional
-        By default "cuda" where there is one.
+        By default "cuda" if there is a GPU.
     jobs : int
-        Runs at a time, each in a process of its own.
+        Runs at a time, each in its own process.
     settings : mapping
-        Of `settings_for`; where nothing is set, what the papers state.
+        For `settings_for`; defaults follow the papers.
     overwrite : bool
-        Run again what has a record, and replace that.
+        Repeat runs that have a record, and replace it.
     """
 
     tasks: Sequence[str]
@@ -87,17 +86,17 @@ class Trial:
         for model, name in zip(self.models, names, strict=True):
             if names.count(name) > 1:
                 raise InputError(
-                    f"models must differ in the last part of their names, which records "
-                    f"are kept by, got {model!r} and another {name!r}. Run them with two --out."
+                    "models must differ in the last part of their names, by which records are "
+                    f"kept, got {model!r} and another {name!r}. Run them with two --out."
                 )
         for task in self.tasks:
             task_spec(task)
         for method in self.methods:
             method_of(method)
 
-    def run(self, tell: Tell = lambda record: None) -> list[Record]:
-        """The records of all runs, those that were missing run now; tell hears of each of these."""
-        chosen: dict[tuple[str, str, str], str] = {}
+    def run(self, tell: Callable[[RunRecord], None] = lambda record: None) -> list[RunRecord]:
+        """The records of all runs, after running those without one; `tell` gets each new record."""
+        chosen: dict[Cell, str] = {}
         if self.search:
             if not self.overwrite:
                 self._expect_searched()
@@ -108,14 +107,14 @@ class Trial:
         return [record for job in jobs if (record := self._kept(job)) is not None]
 
     def _expect_searched(self) -> None:
-        """Raise before the search where a record of a run is there that was made without one."""
+        """Raise before the search if there is a record of a run made without one."""
         for job in self._jobs({}):
-            path, specs = self._path(job), _searched(job.method)
+            path, specs = self._path(job), searched_specs(job.method)
             if specs and path.is_file() and read(path)["spec"] not in specs:
                 self._kept(replace(job, spec=specs[0]))
 
-    def _complete(self, jobs: Sequence[Job], tell: Tell) -> None:
-        """Run those jobs that have no record yet, and keep theirs."""
+    def _complete(self, jobs: Sequence[Job], tell: Callable[[RunRecord], None]) -> None:
+        """Run the jobs that have no record yet, and keep their records."""
         missing = [job for job in jobs if self._to_do(job)]
         with explained(self.out):
             Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -128,22 +127,22 @@ class Trial:
             tell(found)
         if failed:
             raise InputError(
-                f"{len(failed)} of {len(missing)} runs failed, and the others are kept; "
-                f"the first was {failed[0]}"
+                f"{len(failed)} of {len(missing)} runs failed; the others are kept. The first "
+                f"failure was {failed[0]}"
             )
 
     def _to_do(self, job: Job) -> bool:
-        """Whether a job has no record; with `overwrite`, one that is there is replaced."""
+        """Whether a job is to be run: it has no record, or the record is to be replaced."""
         if not self.overwrite:
             return self._kept(job) is None
         if self._path(job).is_file():
-            read(self._path(job))  # raises where the file is not ours
+            read(self._path(job))  # raises if the file is not a record
         return True
 
-    def _grid(self) -> list[tuple[str, str, str]]:
+    def _grid(self) -> list[Cell]:
         return [(m, t, method) for m in self.models for t in self.tasks for method in self.methods]
 
-    def _jobs(self, chosen: dict[tuple[str, str, str], str]) -> list[Job]:
+    def _jobs(self, chosen: dict[Cell, str]) -> list[Job]:
         return [
             self._job(*cell, chosen.get(cell, cell[2]), seed)
             for seed in range(self.n_seeds)
@@ -154,14 +153,14 @@ class Trial:
         return [
             self._job(model, task, spec, spec, 0, SEARCHED_SHARE)
             for model, task, method in self._grid()
-            for spec in _searched(method)
+            for spec in searched_specs(method)
         ]
 
-    def _chosen(self) -> dict[tuple[str, str, str], str]:
-        """The spec of each method that did best on the items kept for that, the first of equals."""
+    def _chosen(self) -> dict[Cell, str]:
+        """The spec of each method with the best score in the search, the first among equals."""
         found = {}
         for model, task, method in self._grid():
-            specs = _searched(method)
+            specs = searched_specs(method)
             scores = []
             for spec in specs:
                 record = self._kept(self._job(model, task, spec, spec, 0, SEARCHED_SHARE))
@@ -186,51 +185,39 @@ class Trial:
         name = "--".join(re.sub(r"[^\w.=-]+", "_", part) for part in parts)
         return Path(self.out) / f"{'search--' if job.search else ''}{name}.json"
 
-    def _kept(self, job: Job) -> Record | None:
-        """The record of a job, None where there is none; raises where it is of another one."""
+    def _kept(self, job: Job) -> RunRecord | None:
+        """The record of a job, or None; raises if the file is the record of another job."""
         path = self._path(job)
         if not path.is_file():
             return None
         record = read(path)
         for name, wanted in job.identity().items():
             if record.get(name) != wanted:
-                raise InputError(
-                    f"{str(path)!r} is of a run with {_apart(record.get(name), wanted)}. "
-                    "Choose another --out, or add --overwrite."
-                )
-        changed = [name for name, was in _inputs(record).items() if was != job.inputs()[name]]
+                raise _other_run(path, _apart(record.get(name), wanted))
+        changed = [
+            name for name, now in job.inputs().items() if record.get(name) not in (None, now)
+        ]
         if changed:
-            raise InputError(
-                f"{str(path)!r} is of a run with other {' and '.join(changed)}. "
-                "Choose another --out, or add --overwrite."
-            )
+            raise _other_run(path, f"other {' and '.join(changed)}")
         return record
 
 
-def _inputs(record: Record) -> dict[str, str]:
-    """The checksums that a record has."""
-    return {name: record[name] for name in ("data", "weights") if record.get(name)}
-
-
-def _searched(method: str) -> list[str]:
-    """The specs to choose from; none where what is searched is given, or there is nothing to."""
-    name, _, given = method.partition(":")
-    grid = Method.by_name[name].searched
-    if len(grid) < 2 or any(f"{key}=" in given for key in grid[0]):
-        return []
-    return [spec_of(method, options) for options in grid]
+def _other_run(path: Path, what: str) -> InputError:
+    return InputError(
+        f"{str(path)!r} records a run with {what}. Choose another --out, or add --overwrite."
+    )
 
 
 def _apart(found: Any, wanted: Any) -> str:
-    """What differs between what a record says and what is wanted."""
+    """How what is recorded differs from what is wanted."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         names = [name for name in wanted if found.get(name) != wanted[name]]
         return ", ".join(f"{name} {found.get(name)} (now {wanted[name]})" for name in names)
     return f"{found} (now {wanted})"
 
 
-def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, Record | Exception]]:
-    """Each job with its record as it is done, or with why there is none."""
+def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, RunRecord | Exception]]:
+    """Each job as it ends, with its record or the exception that ended it."""
     if n_at_once <= 1:
         for job in jobs:
             yield job, _tried(job)
@@ -245,7 +232,7 @@ def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, Record 
                     yield running[future], future.result()
                 except BrokenProcessPool as error:  # a process was killed
                     yield running[future], error
-        except (SystemExit, KeyboardInterrupt):  # nobody waits for runs that are to be stopped
+        except (SystemExit, KeyboardInterrupt):  # don't wait for runs that are to be stopped
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
@@ -253,11 +240,11 @@ def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, Record 
             pool.shutdown(cancel_futures=True)
 
 
-def _tried(job: Job) -> Record | Exception:
-    """The record of a job, or why it failed in a way that others need not; other errors raise."""
+def _tried(job: Job) -> RunRecord | Exception:
+    """The record of a job, or an error that other jobs may not have; other errors are raised."""
     try:
         return run(job)
-    except (RuntimeError, MemoryError) as error:  # such as a device without memory
+    except (RuntimeError, MemoryError) as error:  # such as a device that is out of memory
         return error
 
 
@@ -266,19 +253,19 @@ def _start(n_threads: int) -> None:
     threadpool_limits(n_threads)
 
 
-def keep(path: Path, record: Record) -> None:
-    """Write the record whole or not at all; null stands for what is not finite."""
+def keep(path: Path, record: RunRecord) -> None:
+    """Write the record completely or not at all; null stands for values that are not finite."""
     with explained(path), whole(path) as part:
         part.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
-def read(path: Path) -> Record:
-    """A record that was kept; its score is NaN where there is none."""
+def read(path: Path) -> RunRecord:
+    """A record that was kept; its score is NaN if there is none."""
     try:
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        record: RunRecord = json.loads(path.read_text(encoding="utf-8"))
         _ = record["score"], record["spec"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{shown(path)} is no record of a run. Move it away.") from error
+        raise InputError(f"{shown(path)} is not the record of a run. Move it away.") from error
     if record["score"] is None:
         record["score"] = math.nan
     return record
