@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,15 @@ class Advice:
     fitted_on: str
     n_removed: int
     items_needed: int
-    seconds: float = 0.0
     by_fit_text: dict[str, dict[str, Any]] = field(default_factory=dict)
     shift: str = ""
     items: str = ""
     notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scores times 100, as `isotropy advise --json` prints them."""
+        names = [field.name for field in fields(self)]
         return {
             "choice": self.choice.method,
             "params": dict(self.choice.params),
@@ -83,20 +84,7 @@ class Advice:
             "baseline": percent(self.baseline),
             "score": percent(self.score),
             "interval": [percent(end) for end in self.interval],
-            "p": self.p,
-            "reason": self.reason,
-            "candidates": self.candidates,
-            "task": self.task,
-            "metric": self.metric,
-            "n_items": self.n_items,
-            "scored_on": self.scored_on,
-            "fitted_on": self.fitted_on,
-            "n_removed": self.n_removed,
-            "items_needed": self.items_needed,
-            "by_fit_text": self.by_fit_text,
-            "shift": self.shift,
-            "items": self.items,
-            "notes": self.notes,
+            **{name: getattr(self, name) for name in names[names.index("p") :]},
             "seconds": round(self.seconds, 2),
         }
 

@@ -62,29 +62,14 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A task with the vectors of its texts, on which candidates are scored.
+    """A task with the vectors of its texts, on which candidates are scored."""
 
-    Parameters
-    ----------
-    encoder : Encoder, KeyedVectors, or anything with `encode`
-    task : Task
-        As `joined` returns it, which knows texts by their vectors too.
-    space : Space
-        The space of the task's texts.
-    candidates : sequence of Candidate
-        All candidates that will be scored.
-    fit_on : sequence of distinct texts, optional
-        What repairs are fitted on.
-    transductive : bool
-        Fit on all text of the task, including the evaluated text.
-    """
-
-    encoder: Any
-    task: Task
-    space: Space
-    candidates: Sequence[Candidate]
-    fit_on: Sequence[Text] | None = None
-    transductive: bool = False
+    encoder: Any  # Encoder, KeyedVectors, or anything with `encode`
+    task: Task  # which knows texts by their vectors too: see `Task.joined`
+    space: Space  # of the task's texts
+    candidates: Sequence[Candidate]  # all that will be scored
+    fit_on: Sequence[Text] | None = None  # distinct texts to fit repairs on
+    transductive: bool = False  # fit on all text of the task, including the evaluated text
 
     @property
     def notes(self) -> list[str]:

@@ -191,22 +191,12 @@ def _expect_enough(inside: Integers, task: Task) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The choice among candidates on the folds of a task's items, and its test.
+    """The choice among candidates on the folds of a task's items, and its test."""
 
-    Parameters
-    ----------
-    bench : Bench
-        Its first candidate is no repair.
-    split : Split
-    inside, outside : arrays of item numbers
-        Those used to choose, and to score the choice; None if it is scored on the folds.
-    options : Options
-    """
-
-    bench: Bench
+    bench: Bench  # whose first candidate is no repair
     split: Split
-    inside: Integers
-    outside: Integers | None
+    inside: Integers  # items used to choose
+    outside: Integers | None  # items to score the choice; None for held-out folds
     options: Options
 
     @property

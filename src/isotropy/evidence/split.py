@@ -21,28 +21,14 @@ LARGE = 0.05  # a group with a larger share of the items is broken up
 
 @dataclass(frozen=True)
 class Split:
-    """The items that `advise` uses.
+    """The items that `advise` uses, by number."""
 
-    Attributes
-    ----------
-    inside : array of item numbers
-        Used to choose.
-    outside : array of item numbers, or None
-        Used to score the choice; None if it is scored on held-out folds of `inside`.
-    scored_on, words : str
-        What the choice is scored on; how many items are used for what, and why not the others.
-    n_removed : int
-        Texts of the training part that repairs are not fitted on because they are scored.
-    pooled : bool
-        Whether parts of the task are joined.
-    """
-
-    inside: Integers
-    outside: Integers | None
-    scored_on: str
-    words: str
-    n_removed: int = 0
-    pooled: bool = False
+    inside: Integers  # to choose
+    outside: Integers | None  # to score the choice; None for held-out folds of `inside`
+    scored_on: str  # what the choice is scored on
+    words: str  # how many items are used for what, and why not the others
+    n_removed: int = 0  # training texts that repairs aren't fitted on, as they are scored
+    pooled: bool = False  # whether parts of the task are joined
 
     @property
     def used(self) -> Integers:

@@ -199,11 +199,7 @@ class IsoBatchNorm(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _update(self, x: Any) -> None:
-        rows = matrix(x)
-        checks.n_features(rows, len(self.deviation))
-        with torch.autocast(rows.device.type, enabled=False):
-            count, products = scatter(rows)
-        several_rows(count)
+        count, products = _scatter(x, len(self.deviation))
         covariance = (products / count).to(self.covariance)
         self.covariance.lerp_(covariance, self.momentum)
         self.deviation.lerp_(covariance.diagonal().sqrt(), self.momentum)
@@ -260,11 +256,7 @@ class RunningCovariance(nn.Module):
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def forward(self, X: Any) -> Any:
         if self.training:
-            rows = matrix(X)
-            checks.n_features(rows, len(self.total))
-            with torch.autocast(rows.device.type, enabled=False):
-                count, products = scatter(rows)
-            several_rows(count)
+            count, products = _scatter(X, len(self.total))
             self.total.lerp_((products / (count - 1)).to(self.total), self.momentum)
             self.weight.lerp_(torch.ones_like(self.weight), self.momentum)
         return self.covariance
@@ -273,3 +265,13 @@ class RunningCovariance(nn.Module):
     def covariance(self) -> Any:
         """The mean of the covariances of all batches, of shape (d, d)."""
         return self.total / torch.where(self.weight > 0, self.weight, 1.0)
+
+
+def _scatter(X: Any, d: int) -> tuple[float, Any]:
+    """`scatter` of a batch of width d, in full precision."""
+    rows = matrix(X)
+    checks.n_features(rows, d)
+    with torch.autocast(rows.device.type, enabled=False):
+        count, products = scatter(rows)
+    several_rows(count)
+    return count, products

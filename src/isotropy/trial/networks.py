@@ -74,27 +74,13 @@ class TrainingBatch:
 
 @dataclass(frozen=True)
 class Items:
-    """The items of a part, tokenised.
-
-    Attributes
-    ----------
-    part : Part
-    sides : list of PaddedTokens
-        One, or two for a siamese network.
-    targets : PaddedTokens or None
-        If text is generated.
-    labels : tensor or None
-        If it is not.
-    lengths : array
-        Tokens of each item.
-    device : torch device
-    """
+    """The items of a part, tokenised."""
 
     part: Part
-    sides: list[PaddedTokens]
-    targets: PaddedTokens | None
-    labels: Tensor
-    lengths: ItemNumbers
+    sides: list[PaddedTokens]  # one, or two for a siamese network
+    targets: PaddedTokens | None  # if text is generated
+    labels: Tensor  # if not
+    lengths: ItemNumbers  # tokens of each item
     device: Any
 
     def __len__(self) -> int:
@@ -133,23 +119,12 @@ DROPOUTS = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", 
 
 @dataclass(frozen=True)
 class Passed:
-    """One forward pass.
+    """One forward pass."""
 
-    Attributes
-    ----------
-    loss : tensor
-        Of the task.
-    scores : tensor
-        Of each class, or one number per item; None if text is generated.
-    features, calibrated : tensors of shape (n, d)
-        The head's input before and after calibration.
-    tensors : Tensors
-    """
-
-    loss: Tensor
-    scores: Tensor
-    features: Tensor
-    calibrated: Tensor
+    loss: Tensor  # of the task
+    scores: Tensor  # of classes, or one per item; None if text is generated
+    features: Tensor  # of shape (n, d): the head's input before calibration
+    calibrated: Tensor  # of shape (n, d): the head's input
     tensors: Tensors
 
 
@@ -319,20 +294,11 @@ class Generator(Network):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network for a task with a model's weights, and what turns texts into its inputs.
-
-    Attributes
-    ----------
-    network : Network
-    tokenizer : transformers tokenizer
-    prefix : str
-        Put before every source.
-    device : torch device
-    """
+    """A network for a task with a model's weights, and what turns texts into its inputs."""
 
     network: Network
     tokenizer: Any
-    prefix: str
+    prefix: str  # put before every source
     device: Any
 
     def items(self, part: Part, data: TaskData, settings: Settings) -> Items:

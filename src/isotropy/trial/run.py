@@ -84,48 +84,27 @@ def prepare(job: Job) -> Run:
     prepared = method.prepare(model.network, data.spec.kind)
     train = task_data.first(data.train, settings.max_train, 0)
     evaluated = task_data.first(data.evaluated, settings.max_eval, 0)
-    validation = None
+    kept = None
     if job.search:
         train, evaluated = task_data.split(train, job.search, 0)
     elif settings.validation:
-        train, validation = task_data.split(train, settings.validation, job.seed)
-    return Run(
-        job,
-        data,
-        model,
-        method,
-        prepared,
-        model.items(train, data, settings),
-        model.items(evaluated, data, settings),
-        None if validation is None else model.items(validation, data, settings),
-    )
+        train, kept = task_data.split(train, settings.validation, job.seed)
+    parts = [p if p is None else model.items(p, data, settings) for p in (train, evaluated, kept)]
+    return Run(job, data, model, method, prepared, *parts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is ready to train.
-
-    Attributes
-    ----------
-    job : Job
-    data : TaskData
-    model : LoadedModel
-    method : TrainingMethod
-    prepared : Prepared
-        The method, prepared for the network.
-    train, evaluated : Items
-    validation : Items or None
-        Items to stop early by.
-    """
+    """A run that is ready to train."""
 
     job: Job
     data: task_data.TaskData
     model: LoadedModel
     method: TrainingMethod
-    prepared: Prepared
+    prepared: Prepared  # the method, for this network
     train: Items
     evaluated: Items
-    validation: Items | None
+    validation: Items | None  # for early stopping
 
     @property
     def network(self) -> Any:
@@ -141,18 +120,15 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         start = time.perf_counter()
-        found = (
-            self.job.identity()
-            | self.job.inputs()
-            | {
-                "status": "finished",
-                "metric": self.data.spec.metrics[0],
-                "score": math.nan,
-                "n_train": len(self.train),
-                "n_evaluated": len(self.evaluated),
-                "divided": self.data.divided,
-            }
-        )
+        found = self.job.identity() | self.job.inputs()
+        found |= {
+            "status": "finished",
+            "metric": self.data.spec.metrics[0],
+            "score": math.nan,
+            "n_train": len(self.train),
+            "n_evaluated": len(self.evaluated),
+            "divided": self.data.divided,
+        }
         if not self.job.search:
             found["geometry"] = {"before": self._geometry()}
         self.start_head()
@@ -398,9 +374,8 @@ class Run:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
     def _device_name(self) -> str:
-        if self.device.type == "cuda":
-            return str(torch.cuda.get_device_name(self.device))
-        return str(self.device)
+        gpu = self.device.type == "cuda"
+        return str(torch.cuda.get_device_name(self.device) if gpu else self.device)
 
 
 def measured(rows: NDArray[np.float32]) -> dict[str, Any] | None:

@@ -19,49 +19,23 @@ LAST_LR = 1e-7  # of the polynomial schedule of transformers
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run.
-
-    Attributes
-    ----------
-    epochs, batch_size : int
-    lr : float
-        Of AdamW.
-    schedule : {"constant", "linear", "polynomial"}
-        Of the learning rate; polynomial goes to 1e-7 with power 1, as in transformers.
-    weight_decay : float
-    clip : float
-        Maximum norm of a step's gradient.
-    max_length, max_target : int
-        Tokens at which texts and targets are cut.
-    max_train, max_eval : int, optional
-        Most items to train on and to evaluate, drawn with seed 0; None for all.
-    validation : float
-        Share of the training items held out for early stopping; 0 trains all epochs.
-    patience : int
-        Epochs without a better validation score after which training stops.
-    part : {"dev", "test"}
-        What is evaluated.
-    beams : int
-        Of generation.
-    precision : {"float32", "tf32", "bf16"}
-        bf16 uses autocast.
-    """
+    """The settings of a run."""
 
     epochs: int = 3
     batch_size: int = 32
-    lr: float = 2e-5
-    schedule: str = "constant"
+    lr: float = 2e-5  # of AdamW
+    schedule: str = "constant"  # of SCHEDULES; polynomial goes to LAST_LR with power 1
     weight_decay: float = 0.0
-    clip: float = 1.0
-    max_length: int = 128
-    max_target: int = 128
-    max_train: int | None = None
-    max_eval: int | None = None
-    validation: float = 0.0
-    patience: int = 3
-    part: str = "dev"
-    beams: int = 1
-    precision: str = "float32"
+    clip: float = 1.0  # largest norm of a step's gradient
+    max_length: int = 128  # tokens at which texts are cut
+    max_target: int = 128  # tokens at which targets are cut
+    max_train: int | None = None  # most items to train on, drawn with seed 0
+    max_eval: int | None = None  # most items to evaluate, drawn with seed 0
+    validation: float = 0.0  # share of the training items held out for early stopping
+    patience: int = 3  # epochs without a better validation score before training stops
+    part: str = "dev"  # what is evaluated, or "test"
+    beams: int = 1  # of generation
+    precision: str = "float32"  # of PRECISIONS; bf16 uses autocast
 
     def __post_init__(self) -> None:
         for name, low in (("epochs", 1), ("batch_size", 2), ("max_length", 8), ("max_target", 2)):
@@ -82,9 +56,6 @@ class Settings:
             )
         checks.choice(self.precision, "precision", PRECISIONS)
         checks.choice(self.part, "part", ("dev", "test"))
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 GENERATED = {"lr": 3e-5, "schedule": "polynomial", "batch_size": 48, "epochs": 5}
@@ -119,33 +90,17 @@ SAMPLE_BYTES, N_SAMPLES = 1 << 12, 256  # what the checksum of a large file read
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
-
-    Attributes
-    ----------
-    task, model : str
-        The model's name or folder.
-    method, spec : str
-        As given, which is its name in tables; and with the options that a search chose.
-    seed : int
-    settings : Settings
-    data : str, optional
-        Folder with a folder for each task.
-    device : str
-    search : float
-        Share of the training items to score instead of the evaluated items, to choose options by;
-        0 for a run of the trial.
-    """
+    """What to run."""
 
     task: str
-    model: str
-    method: str
-    spec: str
+    model: str  # its name or folder
+    method: str  # as given, which is its name in tables
+    spec: str  # the method with its options, such as those that a search chose
     seed: int
     settings: Settings
-    data: str | None = None
+    data: str | None = None  # folder with a folder for each task
     device: str = "cpu"
-    search: float = 0.0
+    search: float = 0.0  # share of the training items to score instead, when options are chosen
 
     def identity(self) -> dict[str, Any]:
         """What a record of this job must agree with."""
@@ -156,7 +111,7 @@ class Job:
             "spec": self.spec,
             "seed": self.seed,
             "search": self.search,
-            "settings": self.settings.to_dict(),
+            "settings": asdict(self.settings),
         }
 
     def inputs(self) -> dict[str, Any]:

@@ -24,41 +24,24 @@ UNTESTED = (math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Row:
-    """A method on a task with a model, over seeds; scores are fractions.
-
-    Attributes
-    ----------
-    method, spec : str
-        As given, and with the options that a search chose.
-    scores : tuple of float
-        One per seed, NaN if it is undefined or the run diverged.
-    n_diverged, n_one_class : int
-        Runs that diverged, and that predicted one class for all items.
-    mean, sd, median : float
-        Of the scores that are defined.
-    difference, low, high : float
-        The mean less that of none, and its 95 % interval by Welch; NaN for none itself.
-    p, p_holm : float
-        Of the two-sided Welch t-test against none, unadjusted and adjusted for the methods tested
-        on this task with this model. NaN without variance or with only one run.
-    """
+    """A method on a task with a model, over seeds; scores are fractions."""
 
     model: str
     task: str
-    method: str
-    spec: str
+    method: str  # as given
+    spec: str  # with the options that a search chose
     metric: str
-    scores: tuple[float, ...]
+    scores: tuple[float, ...]  # one per seed, NaN if it is undefined or the run diverged
     n_diverged: int
-    n_one_class: int
-    mean: float
+    n_one_class: int  # runs that predicted one class for all items
+    mean: float  # of the scores that are defined
     sd: float
     median: float
-    difference: float
-    low: float
+    difference: float  # from the mean of none; NaN for none itself
+    low: float  # ends of its 95 % interval, by Welch
     high: float
-    p: float
-    p_holm: float
+    p: float  # of Welch's t-test against none, two-sided; NaN without variance
+    p_holm: float  # adjusted for the methods tested on this task with this model
     seconds_per_epoch: float
     peak_memory_mb: float
     records: tuple[RunRecord, ...]

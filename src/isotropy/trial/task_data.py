@@ -33,89 +33,58 @@ Labels = NDArray[Any]
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task of the trial.
+    """A task of the trial: where its data is, and how it is trained and scored."""
 
-    Parameters
-    ----------
-    kind : {"classification", "regression", "siamese", "generation"}
-    metrics : tuple of str
-        Methods are compared by the first.
-    hub : str
-        Name on the hub, with the configuration after a colon.
-    columns : tuple of str
-        Of one or two texts; of source and target if text is generated.
-    folder : str
-        Name of its folder, if that is not the task's name.
-    label : str
-        Column of the label or the score.
-    prefix : str
-        What T5 reads before the source.
-    settings : mapping
-        Settings of its paper that differ from those of other tasks of its kind.
-    """
-
-    kind: str
-    metrics: tuple[str, ...]
-    hub: str
-    columns: tuple[str, ...] = ("sentence1", "sentence2")
-    folder: str = ""
-    label: str = "label"
-    prefix: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    hub: str  # its name on the hub, with the configuration after a colon
+    columns: tuple[str, ...] = ("sentence1", "sentence2")  # texts; of generation source and target
+    metrics: tuple[str, ...] = ("accuracy",)  # methods are compared by the first
+    kind: str = CLASSIFICATION
+    label: str = "label"  # column of the label or the score
+    folder: str = ""  # its folder, if that is not named like the task
+    prefix: str = ""  # what T5 reads before the source
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that differ from others of its kind
 
 
 FIVE_EPOCHS = {"epochs": 5}
+PAIR = ("sentence1", "sentence2")
+ROUGE = ("rouge1", "rouge2", "rougeL")
 TASKS = {
-    "rte": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:rte"),
-    "mrpc": TaskSpec(
-        CLASSIFICATION, ("f1", "accuracy"), "nyu-mll/glue:mrpc", settings=FIVE_EPOCHS
-    ),
-    "cola": TaskSpec(
-        CLASSIFICATION, ("matthews", "accuracy"), "nyu-mll/glue:cola", ("sentence",)
-    ),
-    "sst2": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:sst2", ("sentence",)),
-    "wnli": TaskSpec(CLASSIFICATION, ("accuracy",), "nyu-mll/glue:wnli", settings=FIVE_EPOCHS),
-    "qnli": TaskSpec(
-        CLASSIFICATION, ("accuracy",), "nyu-mll/glue:qnli", ("question", "sentence")
-    ),
-    "mnli": TaskSpec(
-        CLASSIFICATION, ("accuracy",), "nyu-mll/glue:mnli", ("premise", "hypothesis")
-    ),
-    "qqp": TaskSpec(
-        CLASSIFICATION, ("accuracy", "f1"), "nyu-mll/glue:qqp", ("question1", "question2")
-    ),
-    "stsb": TaskSpec(
-        REGRESSION, ("pearson", "spearman"), "nyu-mll/glue:stsb", label="score"
-    ),
+    "rte": TaskSpec("nyu-mll/glue:rte"),
+    "mrpc": TaskSpec("nyu-mll/glue:mrpc", PAIR, ("f1", "accuracy"), settings=FIVE_EPOCHS),
+    "cola": TaskSpec("nyu-mll/glue:cola", ("sentence",), ("matthews", "accuracy")),
+    "sst2": TaskSpec("nyu-mll/glue:sst2", ("sentence",)),
+    "wnli": TaskSpec("nyu-mll/glue:wnli", settings=FIVE_EPOCHS),
+    "qnli": TaskSpec("nyu-mll/glue:qnli", ("question", "sentence")),
+    "mnli": TaskSpec("nyu-mll/glue:mnli", ("premise", "hypothesis")),
+    "qqp": TaskSpec("nyu-mll/glue:qqp", ("question1", "question2"), ("accuracy", "f1")),
+    "stsb": TaskSpec("nyu-mll/glue:stsb", PAIR, ("pearson", "spearman"), REGRESSION, "score"),
     "stsb-siamese": TaskSpec(
-        SIAMESE, ("spearman", "pearson"), "nyu-mll/glue:stsb", folder="stsb", label="score"
+        "nyu-mll/glue:stsb", PAIR, ("spearman", "pearson"), SIAMESE, "score", folder="stsb"
     ),
-    "wic": TaskSpec(CLASSIFICATION, ("accuracy",), "aps/super_glue:wic"),
-    "boolq": TaskSpec(
-        CLASSIFICATION, ("accuracy",), "aps/super_glue:boolq", ("question", "passage")
-    ),
+    "wic": TaskSpec("aps/super_glue:wic"),
+    "boolq": TaskSpec("aps/super_glue:boolq", ("question", "passage")),
     "multi30k": TaskSpec(
-        GENERATION,
-        ("bleu",),
         "bentrevett/multi30k",
         ("en", "de"),
+        ("bleu",),
+        GENERATION,
         prefix="translate English to German: ",
     ),
     "wmt16-enro": TaskSpec(
-        GENERATION,
-        ("bleu",),
         "wmt/wmt16:ro-en",
         ("en", "ro"),
+        ("bleu",),
+        GENERATION,
         prefix="translate English to Romanian: ",
     ),
     "cnndm": TaskSpec(
-        GENERATION,
-        ("rouge1", "rouge2", "rougeL"),
         "abisee/cnn_dailymail:3.0.0",
         ("article", "highlights"),
+        ROUGE,
+        GENERATION,
         prefix="summarize: ",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -135,25 +104,14 @@ class Part:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The data of a task: what to train on and what to evaluate.
-
-    Attributes
-    ----------
-    classes : list of str
-        Names of the classes; empty if labels are scores or texts.
-    positive : int
-        The class that F1 refers to.
-    divided : bool
-        Whether the data has its own training part; if not, a fifth of the rows, drawn with seed 0,
-        is held out for evaluation.
-    """
+    """The data of a task: what to train on and what to evaluate."""
 
     name: str
     spec: TaskSpec
     train: Part
     evaluated: Part
-    classes: list[str]
-    divided: bool
+    classes: list[str]  # their names; empty if labels are scores or texts
+    divided: bool  # whether there is a training part; else a fifth of the rows is held out
 
     def checksum(self) -> str:
         """Checksum of all texts and labels."""
@@ -165,6 +123,7 @@ class TaskData:
 
     @property
     def positive(self) -> int:
+        """The class that F1 refers to."""
         yes = [i for i, name in enumerate(self.classes) if name.lower() in YES]
         return yes[0] if yes else len(self.classes) - 1
 
