@@ -205,7 +205,7 @@ def test_an_encoder_decoder_has_output_embeddings_and_decoder_states(tmp_path):
         ({"what": "cosine", "weight": True}, "weight must be a finite number, got True"),
         ({"what": "sine"}, "what must be one of 'cosine'"),
         ({"what": "cosine", "on": "pooler"}, "on must be one of output, input, cls or hidden:K"),
-        ({"what": "cosine", "c1": 2.0}, "cosine has no option c1"),
+        ({"what": "cosine", "c1": 2.0}, "options of cosine must be left out, got 'c1'"),
         ({"weight": 1.0}, "must be a Regularizer, or a mapping with what, weight and on"),
     ],
 )

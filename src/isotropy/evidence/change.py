@@ -1,4 +1,4 @@
-"""How much a space changed: by its geometry as a whole, and by who is near whom."""
+"""How much a space changed: its geometry as a whole, and its nearest neighbours."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BLOCK_ELEMENTS = 1 << 23
 
 @public
 def linear_cka(X: Any, Y: Any) -> float:
-    r"""Linear centred kernel alignment of two spaces of the same rows, in [0, 1]; exact.
+    r"""Linear centred kernel alignment (CKA) of two spaces of the same rows, in [0, 1]; exact.
 
-    ||Y'X||_F^2/(||X'X||_F ||Y'Y||_F) with centred columns. 1 where one space is the other moved,
-    rotated and scaled as a whole, near 0 where they have nothing in common.
+    ||Y'X||_F^2/(||X'X||_F ||Y'Y||_F) with centred columns. 1 if one space is the other shifted,
+    rotated and scaled, near 0 if they have nothing in common.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def linear_cka(X: Any, Y: Any) -> float:
 
     Notes
     -----
-    Section 3 of [1]. With fewer rows than features it is computed from the products of rows,
-    <XX', YY'>/(||XX'||_F ||YY'||_F), which is the same. NaN where all rows of a space are equal.
+    Section 3 of [1]. With fewer rows than features it is computed from products of rows,
+    <XX', YY'>/(||XX'||_F ||YY'||_F), which is equal. NaN if all rows of a space are equal.
 
     References
     ----------
@@ -67,7 +67,7 @@ def linear_cka(X: Any, Y: Any) -> float:
 def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int = 0) -> float:
     r"""Mean share of a row's k nearest neighbours that two spaces have in common, in [0, 1].
 
-    Neighbours are by cosine and among all other rows; in blocks, O(sample n d). Spaces that have
+    Neighbours are by cosine among all other rows, found in blocks in O(sample n d). Spaces with
     nothing in common share k/(n - 1) by chance.
 
     Parameters
@@ -75,11 +75,9 @@ def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int
     X : array or tensor of shape (n_samples, n_features)
     Y : array or tensor of shape (n_samples, any number of features)
     k : int
-        Neighbours looked at, fewer than there are rows.
-    sample : int
-        Rows whose neighbours are looked at, drawn at random where there are more.
-    seed : int
-        Of that draw.
+        Number of neighbours, fewer than there are rows.
+    sample, seed : int
+        Number of rows whose neighbours are compared, and the seed they are drawn with.
 
     Examples
     --------
@@ -113,7 +111,7 @@ def _neighbours(units: NDArray[Any], rows: NDArray[np.int64], k: int) -> NDArray
 
 
 class Centred:
-    """Rows less their mean, over their largest value, in float64 and a few at a time."""
+    """Rows less their mean, divided by their largest value, in float64 and a few at a time."""
 
     def __init__(self, X: NDArray[Any]) -> None:
         self.X = X
@@ -132,7 +130,7 @@ def _paired(X: Any, Y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     if len(first) != len(second):
         raise InputError(
             f"Y must have as many rows as X, got {len(second)} and {len(first)}. Row i "
-            "of both must be of the same text."
+            "of both must belong to the same text."
         )
     for rows in (first, second):
         checks.finite(rows)

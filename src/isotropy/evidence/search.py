@@ -27,7 +27,6 @@ from isotropy.evidence.spaces import (
     NONE,
     SENTENCE,
     Candidate,
-    Fits,
     Integers,
     Space,
     as_candidate,
@@ -37,6 +36,7 @@ from isotropy.evidence.spaces import (
 from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
 from isotropy.models.texts import Text
+from isotropy.repairs import Repair
 from isotropy.tasks import Outcome, Task
 
 LEVEL = 0.025  # of the one-sided test that a recommendation must pass
@@ -276,11 +276,7 @@ class Search:
     @cached_property
     def chosen(self) -> int:
         """Number of the candidate chosen on all folds."""
-        return int(self.choice(self.values.T[None], self._all)[0])
-
-    @property
-    def _all(self) -> Integers:
-        return np.arange(len(self.plan.evaluations))
+        return int(self.choice(self.values.T[None], np.arange(self.values.shape[1]))[0])
 
     def choice(self, values: Floats, folds: Integers) -> Integers:
         """The simplest candidate within one standard error of the best on these folds.
@@ -302,8 +298,8 @@ class Search:
         The sum over folds of what is chosen without a fold, less none, on that fold, in standard
         errors, so that noisy candidates that gain by chance don't hide a sure gain by a simple one.
         """
-        sets = np.arange(len(values))
-        chosen = np.stack([self.choice(values, np.delete(self._all, k)) for k in self._all])
+        sets, folds = np.arange(len(values)), np.arange(values.shape[1])
+        chosen = np.stack([self.choice(values, np.delete(folds, k)) for k in folds])
         gained, variance = np.zeros(len(values)), np.zeros(len(values))
         for k, covariance in enumerate(self.covariances):
             of_lead = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
@@ -371,7 +367,7 @@ class Search:
         apart = self.outer_plan.fitted_on != TRAINING
         return Advice(
             choice=choice,
-            repair=choice.make().fit(self._to_ship().source(level)) if recommended else None,
+            repair=self._fitted(choice) if recommended else None,
             baseline=baseline,
             score=score,
             interval=ends,
@@ -398,11 +394,13 @@ class Search:
         system = none if choice.method == NONE else self.bench.outcomes(choice, plan)
         return self.bench.folds(plan, system, none)
 
-    def _to_ship(self) -> Fits:
-        """Fits on everything that a shipped repair may be fitted on."""
+    def _fitted(self, choice: Candidate) -> Repair:
+        """The choice, fitted on everything that a shipped repair may be fitted on."""
         if self.outside is None:
-            return self.bench.everything(self.inside)
-        return self.outer_plan.evaluations[0].fits
+            fits = self.bench.everything(self.inside)
+        else:
+            fits = self.outer_plan.evaluations[0].fits
+        return choice.make().fit(fits.source(choice.level))
 
     def _table(self) -> list[dict[str, Any]]:
         errors = (self.draws - self.draws[0]).mean(axis=1).std(axis=1)

@@ -1,8 +1,8 @@
 """Whether one system is better than another: differences, intervals, p-values, items needed.
 
-Everything is paired and goes by groups: items that share a sentence or a query are drawn and
-exchanged together. Scores are averaged over folds and never pooled, as systems that were fitted on
-different text are different systems.
+Everything is paired and by groups: items that share a sentence or a query are drawn and exchanged
+together. Scores are averaged over folds and never pooled, as systems fitted on different text are
+different systems.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.tasks.outcomes import Outcome
 
-BLOCK_ELEMENTS = 1 << 21  # draws x items made at a time: 16 MB of weights
-ROUNDING = 1e-10  # a draw counts as extreme as what was observed from this close on
+BLOCK_ELEMENTS = 1 << 21  # draws x items at a time: 16 MB of weights
+ROUNDING = 1e-10  # draws that are this close to what was observed count as extreme
 
 Draw = Callable[[np.random.Generator, int, int], NDArray[Any]]
 
@@ -35,10 +35,9 @@ class Fold:
     Parameters
     ----------
     system, baseline : Outcome
-        What each got on the items.
     groups : array of shape (n_items,)
-        The group of every item. Numbers mean the same groups in every fold of a comparison:
-        folds of the same groups, such as one per seed, share their draws; others are independent.
+        The group of every item, numbered alike in all folds of a comparison: folds of the same
+        groups, such as one per seed, share their draws; others are independent.
     """
 
     system: Outcome
@@ -49,7 +48,7 @@ class Fold:
         shapes = {(self.system.n_items,), (self.baseline.n_items,), np.shape(self.groups)}
         if len(shapes) != 1:
             raise InputError(
-                f"system, baseline and groups must be of the same items, got "
+                f"system, baseline and groups must have the same items, got "
                 f"{self.system.n_items}, {self.baseline.n_items} and {np.shape(self.groups)}."
             )
 
@@ -64,7 +63,7 @@ class Fold:
 
 
 def difference(folds: Sequence[Fold]) -> float:
-    """Mean over folds of the system's score less the baseline's; NaN where a score is undefined.
+    """Mean over folds of the system's score less the baseline's; NaN if a score is undefined.
 
     Parameters
     ----------
@@ -95,13 +94,13 @@ def interval(
     folds : sequence of Fold
     n_draws : int
     level : float
-        Share of intervals that hold the true difference.
+        Share of intervals that contain the true difference.
     seed : int
 
     Notes
     -----
-    Draws of which a score is undefined are left out. (NaN, NaN) where the difference is NaN, or a
-    fold is a single group, of which there is nothing to draw.
+    Draws with an undefined score are ignored. (NaN, NaN) if the difference is NaN, or a fold is a
+    single group, from which nothing can be drawn.
     """
     _expect_folds(folds)
     checks.real(level, "level", 0, 1)
@@ -113,17 +112,7 @@ def interval(
 
 
 def standard_error(folds: Sequence[Fold], n_draws: int = 500, seed: int = 0) -> float:
-    """Standard deviation of the difference over the draws of the paired bootstrap.
-
-    Parameters
-    ----------
-    folds : sequence of Fold
-    n_draws, seed : int
-
-    Notes
-    -----
-    Draws of which a score is undefined are left out. NaN where the difference is.
-    """
+    """Standard deviation of the difference over the draws of `interval`; NaN if it is NaN."""
     _expect_folds(folds)
     n_draws = checks.integer(n_draws, "n_draws", 2)
     draws = _bootstrap(folds, n_draws, seed)
@@ -138,9 +127,9 @@ def p_value(
 ) -> float:
     """Probability of a difference this large between equal systems, by paired permutation.
 
-    In every draw each group is exchanged between the two systems or not, at even odds; what is
-    exchanged is what the kind of outcome says is comparable, such as ranks. The p-value is
-    (1 + draws at least as extreme)/(1 + draws), so that it is never 0.
+    In every draw each group is exchanged between the two systems or not, at even odds; the kind of
+    outcome determines what is exchanged, such as ranks. The p-value is (1 + draws at least as
+    extreme)/(1 + draws), which is never 0.
 
     Parameters
     ----------
@@ -151,7 +140,7 @@ def p_value(
 
     Notes
     -----
-    1 where the difference is NaN. Draws of which a score is undefined count as extreme.
+    1 if the difference is NaN. Draws with an undefined score count as extreme.
 
     Examples
     --------
@@ -178,7 +167,7 @@ def p_value(
 
 @public
 def holm(p_values: Any) -> Floats:
-    """p-values adjusted for their number by Holm's method, in the order given.
+    """p-values adjusted for their number by Holm's method, in their order.
 
     With p sorted, the i-th of m becomes the largest of (m - j + 1) p_j over j up to i, at most 1.
 
@@ -211,41 +200,34 @@ def items_needed(
     n_draws: int = 500,
     seed: int = 0,
 ) -> int:
-    """Items at which a true difference of `effect` would be found significant with `power`.
+    """Items needed to find a true difference of `effect` significant with probability `power`.
 
-    n ((z_{1 - alpha/2} + z_power) se/effect)^2, with the standard error se of the difference on
-    the n items at hand, which falls with the root of their number.
+    n ((z_{1 - alpha/2} + z_power) se/effect)^2, where se is the standard error of the difference on
+    the n items at hand, which falls with the root of n.
 
     Parameters
     ----------
     folds : sequence of Fold
     effect : float
-        The difference to be found, as a fraction: 0.01 is one point.
-    power : float
-        Probability of finding it.
-    alpha : float
-        Level of the two-sided test.
+        The difference as a fraction: 0.01 is one point.
+    power, alpha : float
+        Probability of finding it, and level of the two-sided test.
     n_draws, seed : int
-        Of the bootstrap that gives the standard error.
-
-    Returns
-    -------
-    int
-        At least 1, which it is where the systems never differ.
+        Of the bootstrap for the standard error.
     """
     for name, value in (("effect", effect), ("power", power), ("alpha", alpha)):
         if not 0 < checks.real(value, name, 0, 1) < 1:
             raise InputError(f"{name} must be a number in (0, 1), got {value!r}.")
     error = standard_error(folds, n_draws, seed)
     if math.isnan(error):
-        raise InputError("folds must have defined scores, got NaN. Look at the labels.")
+        raise InputError("folds must have defined scores, got NaN. Check the labels.")
     z = scipy.stats.norm.ppf(1 - alpha / 2) + scipy.stats.norm.ppf(power)
     n_items = sum(bundle[0][0].n_items for _, bundle in _bundles(folds))
     return max(1, math.ceil(n_items * (z * error / effect) ** 2))
 
 
 def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int) -> Floats:
-    """Differences of the draws in which all scores are defined; none where it is undefined."""
+    """Differences of the draws in which all scores are defined; none if the difference is not."""
     if math.isnan(difference(folds)) or any(n_groups < 2 for n_groups, _ in _bundles(folds)):
         return np.empty(0)
     draws = np.zeros(n_draws)
@@ -257,7 +239,7 @@ def _bootstrap(folds: Sequence[Fold], n_draws: int, seed: int) -> Floats:
 def _drawn(
     folds: Sequence[Fold], n_draws: int, seed: int, draw: Draw
 ) -> Iterator[tuple[slice, Fold, NDArray[Any]]]:
-    """(which draws, fold, what was drawn for its items), folds of the same groups alike."""
+    """(which draws, fold, what was drawn for its items); folds of the same groups share draws."""
     checks.integer(seed, "seed", 0)
     for number, (n_groups, bundle) in enumerate(_bundles(folds)):
         random = np.random.default_rng([seed, number])
@@ -291,7 +273,7 @@ def group_counts(random: np.random.Generator, n_draws: int, n_groups: int) -> ND
 
 
 def _swaps(random: np.random.Generator, n_draws: int, n_groups: int) -> NDArray[Any]:
-    """Whether each group is exchanged: a bit each, from whole words for every draw."""
+    """Whether each group is exchanged: one bit each, every draw starting with a new word."""
     words = random.integers(0, 1 << 64, (n_draws, -(-n_groups // 64)), dtype=np.uint64)
     return np.unpackbits(words.view(np.uint8), axis=1, count=n_groups).view(np.bool_)
 

@@ -16,31 +16,27 @@ if TYPE_CHECKING:
     from isotropy.losses.regularizers import Regularizer
     from isotropy.losses.trainer import IsotropyTrainer
 
-LATER = {  # modules; torch is imported when the first is used
-    "FlowNetwork": "isotropy.losses.flow",
-    "IsoBatchNorm": "isotropy.losses.layers",
-    "IsotropyLayer": "isotropy.losses.layers",
-    "IsotropyTrainer": "isotropy.losses.trainer",
-    "JointLoss": "isotropy.losses.layers",
-    "Regularizer": "isotropy.losses.regularizers",
-    "RunningCovariance": "isotropy.losses.layers",
-    "freeze": "isotropy.losses.layers",
-    "functional": "isotropy.losses.functional",
+MODULES = {  # torch is imported when the first of these is used
+    "FlowNetwork": "flow",
+    "IsotropyTrainer": "trainer",
+    "Regularizer": "regularizers",
+    "functional": "functional",
+    **dict.fromkeys(
+        ("IsoBatchNorm", "IsotropyLayer", "JointLoss", "RunningCovariance", "freeze"), "layers"
+    ),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in LATER:
+    if name not in MODULES:
         raise AttributeError(f"module 'isotropy.losses' has no attribute {name!r}")
-    importlib.import_module(
-        "isotropy.losses.base"
-    )  # raises an error that says what to install if torch is missing
-    module = importlib.import_module(LATER[name])
-    return module if LATER[name] == f"isotropy.losses.{name}" else getattr(module, name)
+    importlib.import_module("isotropy.losses.base")  # names the extra if torch is missing
+    module = importlib.import_module(f"isotropy.losses.{MODULES[name]}")
+    return module if name == MODULES[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LATER})
+    return sorted({*globals(), *MODULES})
 
 
 __all__ = [

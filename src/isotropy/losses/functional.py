@@ -181,13 +181,8 @@ def log_inverse(score: Any, eps: float = 1e-6) -> Any:
 
     Notes
     -----
-    L2 of section 3.3 in [1]_. Differs from it: for a batch on one line, which scores zero, the loss
-    is log(1/eps), with gradient zero, instead of infinite.
-
-    References
-    ----------
-    .. [1] Optimizing the performance of text classification models by improving the isotropy of
-       the embeddings using a joint loss function, anonymous, under review.
+    L2 of section 3.3 in the paper of `IsotropyLayer`. Differs from it: for a batch on one line,
+    which scores zero, the loss is log(1/eps), with gradient zero, instead of infinite.
 
     Examples
     --------

@@ -104,14 +104,9 @@ class JointLoss(nn.Module):
 
     Notes
     -----
-    Equations 2 and 3 of [1]_, which has alpha = 1/2. Differs from it: |m_i| + eps instead of m_i,
-    so that a loss of zero or below keeps its sign. The means are buffers, don't change in eval,
-    and are over all processes in a distributed run.
-
-    References
-    ----------
-    .. [1] Optimizing the performance of text classification models by improving the isotropy of
-       the embeddings using a joint loss function, anonymous, under review.
+    Equations 2 and 3 of the paper of `IsotropyLayer`, which has alpha = 1/2. Differs from it:
+    |m_i| + eps instead of m_i, so that a loss of zero or below keeps its sign. The means are
+    buffers, don't change in eval, and are over all processes in a distributed run.
 
     Examples
     --------

@@ -6,11 +6,13 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 
-from isotropy import checks
+from isotropy import checks, specs
 from isotropy.errors import InputError, public
 from isotropy.losses.functional import isoscore, isoscore_star, mean_cosine, spectrum_penalty
 from isotropy.losses.layers import RunningCovariance
@@ -74,16 +76,14 @@ def layer_of(on: str) -> int | None:
     return int(number)
 
 
-class Cosine:
+def _cosine(X: Tensor, batch: bool) -> Tensor:
     """(1/n^2) sum_{i != j} cos(x_i, x_j): equation of section 3 in Ding et al. 2022."""
-
-    def __call__(self, X: Tensor, batch: bool) -> Tensor:
-        if len(X) < 2:
-            raise InputError(
-                f"X must have at least 2 rows, got {len(X)}. Regularise another tensor, "
-                "or take larger batches."
-            )
-        return mean_cosine(X) * ((len(X) - 1) / len(X))
+    if len(X) < 2:
+        raise InputError(
+            f"X must have at least 2 rows, got {len(X)}. Regularise another tensor, or use larger "
+            "batches."
+        )
+    return mean_cosine(X) * ((len(X) - 1) / len(X))
 
 
 @dataclass
@@ -113,13 +113,6 @@ class Spectrum:
         return spectrum_penalty(X, decay=self.decay, c1=self.c1, c2=self.c2, gamma=self.gamma)
 
 
-class Isoscore:
-    """1 - IsoScore of the rows."""
-
-    def __call__(self, X: Tensor, batch: bool) -> Tensor:
-        return 1 - isoscore(X)
-
-
 class IsoscoreStar:
     """1 - IsoScore of (1 - zeta) C_batch + zeta C_running."""
 
@@ -135,10 +128,10 @@ class IsoscoreStar:
 
 Penalty = Callable[[Tensor, bool], Tensor]
 PENALTIES: dict[str, Callable[..., Penalty]] = {
-    "cosine": Cosine,
-    "spectrum-polynomial": lambda **options: Spectrum("polynomial", **options),
-    "spectrum-exponential": lambda **options: Spectrum("exponential", **options),
-    "isoscore": Isoscore,
+    "cosine": lambda: _cosine,
+    "spectrum-polynomial": partial(Spectrum, "polynomial"),
+    "spectrum-exponential": partial(Spectrum, "exponential"),
+    "isoscore": lambda: lambda X, batch: 1 - isoscore(X),
     "isoscore-star": IsoscoreStar,
 }
 
@@ -182,12 +175,8 @@ class Regularizer:
         if callable(what):
             return lambda X, _: what(X)
         made = PENALTIES[checks.choice(what, "what", list(PENALTIES))]
-        try:
-            return made(**options)
-        except TypeError as error:
-            raise InputError(
-                f"{what} has no option {', '.join(options) or 'of that kind'}."
-            ) from error
+        specs.expect_known(options, signature(made).parameters, f"options of {what}")
+        return made(**options)
 
     @property
     def needs_hidden(self) -> bool:

@@ -13,7 +13,7 @@ from isotropy.losses.regularizers import Regularizer, Tensors
 from isotropy.models.loading import extra
 
 Tensor = Any
-extra()  # raises an error that says what to install if transformers is missing
+extra()  # names the extra if transformers is missing
 from transformers import Trainer  # noqa: E402
 
 

@@ -34,45 +34,20 @@ SEARCHED_SHARE = 0.2  # of the training items, on which options are chosen
 
 @dataclass(frozen=True)
 class Trial:
-    """Every method on every task with every model, for several seeds.
-
-    Parameters
-    ----------
-    tasks, models, methods : sequences of str
-        Methods are specs for `method_of`.
-    out : path
-        Folder of the records, one JSON file per run. Runs with a record are not repeated.
-    n_seeds : int
-        Seeds from 0; all runs with the first seed come before those with the second.
-    search : bool
-        Choose the weight of regularisers without one on a fifth of the training items, with
-        seed 0.
-    data : path, optional
-        Folder with a folder for each task; other tasks are loaded from the hub.
-    folder : path, optional
-        Folder in which models are looked up by name before the hub.
-    device : str, optional
-        By default "cuda" if there is a GPU.
-    jobs : int
-        Runs at a time, each in its own process.
-    settings : mapping
-        For `settings_for`; defaults follow the papers.
-    overwrite : bool
-        Repeat runs that have a record, and replace it.
-    """
+    """Every method on every task with every model, for several seeds."""
 
     tasks: Sequence[str]
     models: Sequence[str]
-    methods: Sequence[str]
-    out: str | os.PathLike[str]
-    n_seeds: int = 3
-    search: bool = False
-    data: str | os.PathLike[str] | None = None
-    folder: str | os.PathLike[str] | None = None
-    device: str | None = None
-    jobs: int = 1
-    settings: dict[str, Any] = field(default_factory=dict)
-    overwrite: bool = False
+    methods: Sequence[str]  # specs for `method_of`
+    out: str | os.PathLike[str]  # folder of the records; runs with a record are not repeated
+    n_seeds: int = 3  # from 0; all runs with one seed come before those with the next
+    search: bool = False  # choose missing weights of regularisers on a fifth of the training items
+    data: str | os.PathLike[str] | None = None  # folder with a folder per task, before the hub
+    folder: str | os.PathLike[str] | None = None  # in which models are looked up before the hub
+    device: str | None = None  # by default "cuda" if there is a GPU
+    jobs: int = 1  # runs at a time, each in its own process
+    settings: dict[str, Any] = field(default_factory=dict)  # for `settings_for`
+    overwrite: bool = False  # repeat runs that have a record, and replace it
 
     def __post_init__(self) -> None:
         inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
@@ -160,14 +135,13 @@ class Trial:
         """The spec of each method with the best score in the search, the first among equals."""
         found = {}
         for model, task, method in self._grid():
-            specs = searched_specs(method)
-            scores = []
-            for spec in specs:
+            scores = {}
+            for spec in searched_specs(method):
                 record = self._kept(self._job(model, task, spec, spec, 0, SEARCHED_SHARE))
                 score = math.nan if record is None else record["score"]
-                scores.append(-math.inf if math.isnan(score) else score)
-            if specs:
-                found[model, task, method] = specs[scores.index(max(scores))]
+                scores[spec] = -math.inf if math.isnan(score) else score
+            if scores:
+                found[model, task, method] = max(scores, key=scores.__getitem__)
         return found
 
     def _job(
