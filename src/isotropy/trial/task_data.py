@@ -134,23 +134,13 @@ def task_spec(name: str) -> TaskSpec:
 
 
 def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev") -> TaskData:
-    """The task, read from its folder in `folder` or else from the hub.
-
-    Parameters
-    ----------
-    name : str
-        One of TASKS.
-    folder : path, optional
-        Folder with a folder for each task.
-    part : {"dev", "test"}
-        What is evaluated.
-    """
+    """One of TASKS, read from its folder in `folder` or else from the hub, to evaluate a part."""
     spec = task_spec(name)
     checks.choice(part, "part", ("dev", "test"))
     table = _flat(_table(spec, name, folder))
     to_train_on = "train" in table.parts
-    items, classes = _items(table, spec, name)
-    parts = np.asarray(items[1])
+    items, of_item, classes = _items(table, spec, name)
+    parts = np.asarray(of_item)
     if to_train_on and "train" not in parts:
         raise InputError(f"{name!r} must have labelled rows in its part 'train', got none.")
     if "train" in parts:
@@ -162,10 +152,9 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
         order = np.random.default_rng(0).permutation(len(parts))
         cut = max(1, round(UNDIVIDED_SHARE * len(parts)))
         evaluated, train = np.sort(order[:cut]), np.sort(order[cut:])
-    whole = items[0]
     if len(train) < 2:
         raise InputError(f"{name!r} must have at least 2 rows to train on, got {len(train)}.")
-    return TaskData(name, spec, whole.take(train), whole.take(evaluated), classes, "train" in parts)
+    return TaskData(name, spec, items.take(train), items.take(evaluated), classes, "train" in parts)
 
 
 def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
@@ -193,14 +182,14 @@ def _flat(table: reading.Table) -> reading.Table:
 
 def _items(
     table: reading.Table, spec: TaskSpec, name: str
-) -> tuple[tuple[Part, list[str]], list[str]]:
-    """((the items, the part of each), names of the classes)."""
+) -> tuple[Part, Sequence[str], list[str]]:
+    """(the items, the part of each, names of the classes)."""
     if spec.kind == GENERATION:
         table.choose(spec.columns)
         pairs = table.texts(*spec.columns)
         targets = np.array([target for _, target in pairs], dtype=object)
         sources: list[tuple[str, ...]] = [(source,) for source, _ in pairs]
-        return (Part(sources, targets, np.asarray(table.files)), table.parts), []
+        return Part(sources, targets, np.asarray(table.files)), table.parts, []
     columns = table.choose(spec.columns)
     label = table.choose((spec.label,), ("label",))[0]
     table, names, _ = table.labels(label)
@@ -212,7 +201,7 @@ def _items(
     if spec.kind == CLASSIFICATION:
         classes = _classes(table, names, name)
         labels: Labels = np.array([classes.index(value) for value in names])
-        return (Part(texts, labels, files), table.parts), classes
+        return Part(texts, labels, files), table.parts, classes
     scores = np.array(table.numbers(label))
     outside = np.flatnonzero(~((scores >= 0) & (scores <= MOST)))
     if len(outside):
@@ -220,7 +209,7 @@ def _items(
             f"{table.place(int(outside[0]))} must have a score in [0, {MOST:g}], got "
             f"{scores[outside[0]]:g}. Correct that line."
         )
-    return (Part(texts, scores, files), table.parts), []
+    return Part(texts, scores, files), table.parts, []
 
 
 def _classes(table: reading.Table, names: Sequence[str], task: str) -> list[str]:
