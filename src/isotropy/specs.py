@@ -20,7 +20,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, rest = spec.partition(":")
     pairs = (split(text, f"options of {name}") for text in rest.split(",") if text)
-    return name, {key.replace("-", "_"): value(text) for key, text in pairs}
+    return name, {key.strip().replace("-", "_"): value(text.strip()) for key, text in pairs}
 
 
 def render(name: str, options: Mapping[str, Any]) -> str:
@@ -41,8 +41,8 @@ def render(name: str, options: Mapping[str, Any]) -> str:
 
 def split(text: str, what: str) -> tuple[str, str]:
     """(name, value) of "name=value", both as text."""
-    name, equals, found = (part.strip() for part in text.partition("="))
-    if not name or not equals:
+    name, equals, found = text.partition("=")
+    if not name.strip() or not equals:
         raise InputError(f"{what} must be name=value, got {text!r}.")
     return name, found
 

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 import isotropy
-from isotropy import KeyedVectors, ScoreCalibrator
+from isotropy import KeyedVectors, ScoreCalibrator, specs
 from isotropy.cli import app
-from isotropy.cli.evidence import plain_value, task_options
+from isotropy.cli.evidence import task_options
 from isotropy.errors import InputError
 from isotropy.evidence import advise, compare
 from isotropy.tasks import open_task
@@ -193,7 +193,7 @@ def test_values_of_options_are_what_the_task_wants():
     assert task_options("classification", given, "compare") == expected
     assert task_options("clustering", ["seed=3"], "compare") == {"seed": 3}
     plain = {"3": 3, "0.5": 0.5, "true": True, "False": False, "dot": "dot"}
-    assert {text: plain_value(text) for text in plain} == plain
+    assert {text: specs.value(text) for text in plain} == plain
 
 
 # advise

@@ -253,7 +253,7 @@ def test_early_stopping_keeps_the_best_epoch(job):
 def test_early_stopping_goes_on_from_a_score_that_is_not_defined(job, monkeypatch):
     found = running.prepare(job("stsb", "none", validation=0.3, epochs=3, patience=3))
     scores = iter([math.nan, 0.2, 0.1])
-    monkeypatch.setattr(running.Run, "_scores", lambda run, items: {"score": next(scores)})
+    monkeypatch.setattr(running.TrainingRun, "_scores", lambda run, items: {"score": next(scores)})
     history = running.History()
     found._fine_tune(history)
     assert history.best_epoch == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from isotropy import checks
+from isotropy import checks, specs
 from isotropy.cli.common import (
     POOL_HELP,
     CacheOption,
@@ -360,21 +359,11 @@ def task_options(kind: str, options: list[str]) -> dict[str, Any]:
     known = dict(list(read.items())[1:])  # the first is what --data names
     found: dict[str, Any] = {}
     for option in options:
-        name, equals, text = option.partition("=")
-        if not name or not equals:
-            raise InputError(f"--option must be name=value, got {option!r}.")
+        name, text = specs.split(option, "--option")
         checks.choice(name, f"options of {kind}", list(known))
         worded = "str" in str(known[name].annotation)
-        found[name] = text if worded else plain_value(text)
+        found[name] = text if worded else specs.value(text)
     return found
-
-
-def plain_value(text: str) -> Any:
-    """The int, float or bool that the text spells, else the text."""
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return number(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def holds_vectors(model: str) -> bool:

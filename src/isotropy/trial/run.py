@@ -73,7 +73,7 @@ def run(job: Job) -> dict[str, Any]:
     return prepare(job).record()
 
 
-def prepare(job: Job) -> Run:
+def prepare(job: Job) -> TrainingRun:
     """Load data and model, draw the items, and prepare the network for the method."""
     settings = job.settings
     data = read_once(job.task, job.data, settings.part)
@@ -90,11 +90,11 @@ def prepare(job: Job) -> Run:
     elif settings.validation:
         train, kept = task_data.split(train, settings.validation, job.seed)
     parts = [p if p is None else model.items(p, data, settings) for p in (train, evaluated, kept)]
-    return Run(job, data, model, method, prepared, *parts)  # type: ignore[arg-type]
+    return TrainingRun(job, data, model, method, prepared, *parts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingRun:
     """A run that is ready to train."""
 
     job: Job
