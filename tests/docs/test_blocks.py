@@ -136,12 +136,12 @@ def test_few_blocks_are_not_run_and_each_says_why():
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_what_sets_up_an_environment_exists(page):
     """Targets of make and extras of pip, which are named and not run."""
-    targets = re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text())
+    targets = re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text())
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"\bmake ([a-z]+)\b(?=`|  )", text)) <= set(targets)
+    assert set(re.findall(r"\bmake ([a-z-]+)\b(?=`|  )", text)) <= set(targets)
     named = re.findall(r'"(?:isotropy|\.)\[([\w,]+)\]"', text)
     assert {extra for names in named for extra in names.split(",")} <= set(extras)
 
