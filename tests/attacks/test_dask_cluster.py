@@ -21,6 +21,7 @@ from isotropy.errors import ClusterError
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="dask is not installed")
+pytestmark = pytest.mark.slow
 
 N_CHUNKS = 24
 METRICS = ("isoscore", "mean_cosine", "partition_isotropy")  # two passes

@@ -97,7 +97,9 @@ def line(command, engine):
 
 
 @pytest.mark.parametrize("command", LINES)
-@pytest.mark.parametrize("engine", ["local", "torch", "dask"])
+@pytest.mark.parametrize(
+    "engine", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "dask"))]
+)
 def test_control_c_ends_a_pass_in_silence(begun, engine, command):
     pytest.importorskip({"local": "numpy", "dask": "distributed"}.get(engine, engine))
     device = ("--device", "cpu") if engine == "torch" else ()
@@ -105,6 +107,7 @@ def test_control_c_ends_a_pass_in_silence(begun, engine, command):
     stopped(process, signal.SIGINT, whole_group=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "command"),
     [("local", "measure"), ("local", "apply"), ("dask", "measure"), ("dask", "apply")],
@@ -128,6 +131,7 @@ app()
 """
 
 
+@pytest.mark.slow
 def test_control_c_ends_a_model_in_silence(begun, folder, tmp_path_factory):
     pytest.importorskip("transformers")
     model = tmp_path_factory.mktemp("model")

@@ -85,6 +85,7 @@ def folder(page, tmp_path, models):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if code(page)], ids=named)
 def test_the_blocks_of_a_page_run_and_print_what_they_show(page, folder, models):
     for extra in EXTRAS:

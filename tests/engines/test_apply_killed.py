@@ -35,7 +35,11 @@ def begun(target, n_bytes=1):
 
 @pytest.mark.parametrize(
     ("suffix", "old"),
-    [(".npy", b"what was there before"), (".parquet", None), (".safetensors", None)],
+    [
+        (".npy", b"what was there before"),
+        pytest.param(".parquet", None, marks=pytest.mark.slow),
+        pytest.param(".safetensors", None, marks=pytest.mark.slow),
+    ],
 )
 def test_the_target_is_the_old_one_or_not_there(
     repair, path, tmp_path, killed_when, command, suffix, old

@@ -182,6 +182,7 @@ def test_a_folder_that_cannot_be_made_gets_one_line(source, tmp_path):
     refused("checkpoint", source, ["isoscore"], checkpoint=tmp_path / "file" / "kept")
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_and_prints_the_same(path, tmp_path, killed_when, command):
     kept = tmp_path / "kept"
     line = ("measure", path, "--json", "--chunk-rows", "250", "--metrics", ",".join(METRICS))

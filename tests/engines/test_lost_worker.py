@@ -15,6 +15,7 @@ import isotropy
 from isotropy import engines
 
 pytest.importorskip("distributed", reason="dask is not installed")
+pytestmark = pytest.mark.slow
 
 
 def held(source, folder, after):

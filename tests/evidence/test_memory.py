@@ -41,6 +41,7 @@ class Long(TokenEncoder):
         return self.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [advise, compare])
 def test_no_second_copy_of_the_token_rows_is_made(function, small_blocks):
     task, X = sts("planted", n=250, d=192)

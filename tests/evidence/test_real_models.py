@@ -7,7 +7,7 @@ import isotropy
 from isotropy.repairs import ScoreCalibrator
 from isotropy.tasks import STS
 
-pytestmark = [pytest.mark.model, pytest.mark.data]
+pytestmark = [pytest.mark.slow, pytest.mark.model, pytest.mark.data]
 
 
 @pytest.fixture(scope="module")

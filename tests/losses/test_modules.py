@@ -232,6 +232,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_processes_share_their_statistics(tmp_path):
     pytest.importorskip("torch.distributed", reason="torch has no distributed part")
     running = [

@@ -275,6 +275,7 @@ def token_vectors(folder, texts):
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.data
 def test_captions_are_far_from_an_encyclopedia_and_near_other_captions(models, data):

@@ -16,6 +16,7 @@ from isotropy.report import charts
 
 from .conftest import ATTACK
 
+pytestmark = pytest.mark.slow
 CHARTS = ("spectrum", "explained", "partition", "cosines", "norms", "dimensions", "projection",
           "local", "layers-0", "layers-1", "layers-2", "evidence")  # fmt: skip
 
