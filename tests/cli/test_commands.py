@@ -407,6 +407,7 @@ def test_a_terminal_gets_a_bar_with_rows_a_second_and_time_left(path):
     assert re.search(r"\d:\d\d:\d\d", text)
 
 
+@pytest.mark.slow
 def test_real_commands_are_silent_when_piped(path, X, tmp_path):
     def command(*arguments):
         line = [sys.executable, "-m", "isotropy", *map(str, arguments)]

@@ -669,6 +669,7 @@ cli.app(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["compare", "advise"])
 def test_a_terminal_gets_a_bar_of_repairs(planted, command):
     options = {"compare": ("--repairs", "center", "--repairs", "whiten"), "advise": ("--budget", 2)}

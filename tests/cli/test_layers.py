@@ -172,6 +172,7 @@ def test_bad_input_gives_one_line(bert, tmp_path):
         assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_a_pretrained_model_is_least_isotropic_where_the_papers_say(models, tmp_path):
     path = models / "distilbert-base-cased"

@@ -155,6 +155,7 @@ def test_completion_can_be_shown(shell, monkeypatch):
     assert "_ISOTROPY_COMPLETE=" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_after_the_shown_script():
     bin = os.path.dirname(sys.executable)
