@@ -96,7 +96,9 @@ def line(command, engine):
     return (*LINES[command], *out, "--chunk-rows", "250", "--engine", engine)
 
 
-@pytest.mark.parametrize("command", LINES)
+@pytest.mark.parametrize(
+    "command", ["measure", *(pytest.param(c, marks=pytest.mark.slow) for c in ("repair", "apply"))]
+)
 @pytest.mark.parametrize(
     "engine", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "dask"))]
 )

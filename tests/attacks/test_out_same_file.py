@@ -50,6 +50,7 @@ SPELLINGS = (
     "same", "relative", "dotted", "doubled", "up and down", "tilde", "url", "short url",
     "symlink", "link to a link", "hard link", "linked folder",
 )  # fmt: skip
+QUICK = ("same", "url", "symlink")
 
 
 def flag(command, name):
@@ -152,7 +153,10 @@ def called(command, values, written, target):
     return [*line, *(part for p in others for part in (p.opts[0], f"other-{p.name}.npy"))]
 
 
-@pytest.mark.parametrize("how", SPELLINGS)
+@pytest.mark.parametrize(
+    "how",
+    [how if how in QUICK else pytest.param(how, marks=pytest.mark.slow) for how in SPELLINGS],
+)
 @pytest.mark.parametrize(("command", "written", "read"), PAIRS, ids=map("-".join, PAIRS))
 def test_an_input_is_never_an_output(command, written, read, how, refused, folder, monkeypatch):
     if command in ("report", "layers"):

@@ -260,13 +260,14 @@ def stopped(number, *arguments):
     return process.returncode, stderr.decode()
 
 
-@pytest.mark.parametrize("out", ["y.npy", "parts"])
+@pytest.mark.parametrize("out", ["y.npy", pytest.param("parts", marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_leaves_nothing(out, files):
     code, said = stopped(signal.SIGTERM, *APPLY, "--out", out)
     assert (code, said) == (143, "")
     assert names() == ["halfway", "r.safetensors", "x.npy"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_tidied_up_by_the_next(files, run):
     code, _ = stopped(signal.SIGKILL, *APPLY, "--out", "parts")
     assert code == -9
@@ -364,6 +365,7 @@ def in_another(*arguments, code="from isotropy import cli; import sys; cli.app(s
     return subprocess.run(line, stderr=subprocess.PIPE, timeout=PATIENCE, **o)
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_gives_one_line(files):
     np.save("x.npy", np.random.default_rng(0).standard_normal((400, 4)))
     result = in_another(*APPLY, "--out", "y.npy", code=LIMITED)
@@ -375,7 +377,10 @@ def test_a_limit_on_the_size_of_files_gives_one_line(files):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize("how", ["--save", "-", "printed", "help"])
+@pytest.mark.parametrize(
+    "how",
+    ["printed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("--save", "-", "help"))],
+)
 def test_output_that_cannot_be_written_is_no_success(how, files):
     lines = {
         "--save": [*REPAIR, "--save", "/dev/full"],
@@ -393,6 +398,7 @@ def test_output_that_cannot_be_written_is_no_success(how, files):
     assert names() == ["r.safetensors", "x.npy"]
 
 
+@pytest.mark.slow
 def test_a_page_goes_through_a_pipe(files):
     pytest.importorskip("plotly")
     result = in_another("report", "x.npy", "--out", "-", stdout=subprocess.PIPE)
@@ -402,7 +408,7 @@ def test_a_page_goes_through_a_pipe(files):
     assert names() == ["r.safetensors", "x.npy"]
 
 
-@pytest.mark.parametrize("how", ["-", "printed"])
+@pytest.mark.parametrize("how", [pytest.param("-", marks=pytest.mark.slow), "printed"])
 def test_a_reader_that_has_gone_ends_the_command_silently(how, files):
     line = [*REPAIR, "--save", "-"] if how == "-" else ["measure", "x.npy"]
     ours, theirs = os.pipe()
@@ -440,6 +446,7 @@ def test_rows_go_through_a_named_pipe(name, files, run):
     assert isotropy.open(name).n_samples == 40
 
 
+@pytest.mark.slow
 def test_a_file_that_is_appended_to_is_not_cut(files):
     (files / "log").write_bytes(b"before")
     with open("log", "ab") as stdout:
