@@ -11,6 +11,7 @@ import scipy.sparse
 
 import isotropy
 from isotropy import metrics, repairs
+from isotropy.errors import public
 from isotropy.evidence import linear_cka, neighbour_overlap
 from isotropy.evidence.advice import diagnose
 from isotropy.repairs.base import Repair
@@ -176,8 +177,9 @@ def test_values_that_overflow_are_not_written(raises, suffix, dtype, value):
     rows = np.ones((6, 4))
     rows[4, 2] = value
 
+    @public("apply")
     def write():
-        with open_sink("y" + suffix, 4, dtype, caller="apply") as sink:
+        with open_sink("y" + suffix, 4, dtype) as sink:
             sink.write(np.ones((10, 4)))
             sink.write(rows)
 
@@ -185,8 +187,9 @@ def test_values_that_overflow_are_not_written(raises, suffix, dtype, value):
 
 
 def test_values_that_overflow_bfloat16_are_not_written(raises):
+    @public("apply")
     def write():
-        with open_sink("y.safetensors", 4, "bfloat16", caller="apply") as sink:
+        with open_sink("y.safetensors", 4, "bfloat16") as sink:
             sink.write(np.full((3, 4), np.finfo(np.float32).max))
 
     raises(write, says="apply: the rows must fit bfloat16, got 3.40282e+38 in row 0")

@@ -9,10 +9,11 @@ import pytest
 import scipy.sparse
 from safetensors.numpy import save_file
 
-from isotropy.errors import InputError, IsotropyError
-from isotropy.sources import open
+from isotropy.errors import InputError, IsotropyError, public
+from isotropy.sources.opening import open_source as open
 
 
+@public("measure")
 def read_all(path, **options):
     source = open(path, **options)
     for chunk in source.chunks():
@@ -22,7 +23,7 @@ def read_all(path, **options):
 def refused(path, match, **options):
     """Opening, or reading all of it, gives one line that names the caller and matches."""
     with pytest.raises(IsotropyError, match=match) as caught:
-        read_all(path, caller="measure", **options)
+        read_all(path, **options)
     message = str(caught.value)
     assert message.startswith("measure: ")
     assert "\n" not in message

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import isotropy
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import open
 
@@ -33,9 +34,11 @@ def test_a_bad_row_of_many_files_is_named_by_file_and_row(folder):
     X = np.load(folder / "part-1.npy")
     X[2, 3] = np.inf
     np.save(folder / "part-1.npy", X)
-    source = open(folder, caller="measure")
-    with pytest.raises(InputError, match=r"^measure: .* infinity in row 2 of '.*part-1\.npy'"):
+    source = open(folder)
+    with pytest.raises(InputError, match=r"^X .* infinity in row 2 of '.*part-1\.npy'"):
         list(source.read(source.chunks()[1]))
+    with pytest.raises(InputError, match=r"^measure: X .* infinity in row 2 of '.*part-1\.npy'"):
+        isotropy.measure(source)
 
 
 def test_files_of_another_width_are_named(folder):

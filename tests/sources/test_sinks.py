@@ -161,10 +161,8 @@ def test_a_full_disk_gives_one_line_and_leaves_the_old_file(tmp_path, X, suffix)
     path.write_bytes(b"old")
     words = pa.table({"word": ["w"] * 23})
     with (
-        pytest.raises(
-            InputError, match=r"^apply: '.*' could not be written .* the disk is full\. Fr"
-        ),
-        open_sink(path, 5, "float32", caller="apply", overwrite=True) as sink,
+        pytest.raises(InputError, match=r"^'.*' could not be written .* the disk is full\. Fr"),
+        open_sink(path, 5, "float32", overwrite=True) as sink,
     ):
         fill_the_disk(sink, X, words)
     assert path.read_bytes() == b"old"
@@ -207,8 +205,8 @@ def test_what_cannot_be_written_is_said(tmp_path, X):
     with pytest.raises(InputError, match="rows must fit float16"):  # noqa: SIM117
         with open_sink(tmp_path / "x.npy", 5, "float16") as sink:
             sink.write(X * 1e6)
-    with pytest.raises(InputError, match="has 4 features, but apply is expecting 5"):  # noqa: SIM117
-        with open_sink(tmp_path / "x.npy", 5, caller="apply") as sink:
+    with pytest.raises(InputError, match="has 4 features, but isotropy is expecting 5"):  # noqa: SIM117
+        with open_sink(tmp_path / "x.npy", 5) as sink:
             sink.write(X[:, :4])
     with pytest.raises(InputError, match="needs words"), open_sink(tmp_path / "x.vec", 5) as sink:
         sink.write(X)
