@@ -11,6 +11,7 @@ pytest.importorskip("distributed", reason="dask is not installed")
 KEY = "distributed.deploy.lost-worker-timeout"
 
 
+@pytest.mark.slow
 def test_a_cluster_of_ours_waits_for_lost_workers_and_leaves_the_setting_as_it_was():
     before = dask.config.get(KEY)
     engine = engines.named("dask", n_workers=1)

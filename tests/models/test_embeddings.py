@@ -227,6 +227,7 @@ def test_folders_of_words_and_vectors_that_are_damaged_give_one_line(vectors, tm
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.data
 @pytest.mark.parametrize("model", PUBLISHED)
