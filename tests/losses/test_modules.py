@@ -111,10 +111,10 @@ def test_running_covariance_is_the_weighted_mean_of_the_batches():
     assert torch.equal(module.eval()(torch.randn(9, 10, dtype=torch.float64)), before)
 
 
-def joint_written_out(losses, alpha, s):
+def joint_written_out(pairs, alpha, s):
     """Equations 2 and 3 of the paper, with |mean| + eps."""
-    means, found = list(losses[0]), []
-    for k, pair in enumerate(losses):
+    means, found = list(pairs[0]), []
+    for k, pair in enumerate(pairs):
         mean = (abs(means[0]) + abs(means[1])) / 2
         scaled = [v * mean / (abs(m) + 1e-8) for v, m in zip(pair, means, strict=True)]
         found.append(alpha * scaled[0] + (1 - alpha) * scaled[1])
@@ -126,10 +126,10 @@ def joint_written_out(losses, alpha, s):
 @pytest.mark.parametrize("alpha", [0.5, 0.2, -0.5, 1.5])
 def test_joint_loss_is_its_equations(alpha):
     random = np.random.default_rng(0)
-    losses = [(random.uniform(0.2, 2), random.uniform(-1, 6)) for _ in range(40)]
+    pairs = [(random.uniform(0.2, 2), random.uniform(-1, 6)) for _ in range(40)]
     joint = losses.JointLoss(alpha).double()
-    found = [joint(*torch.tensor(pair, dtype=torch.float64)).item() for pair in losses]
-    assert found == pytest.approx(joint_written_out(losses, alpha, 0.15))
+    found = [joint(*torch.tensor(pair, dtype=torch.float64)).item() for pair in pairs]
+    assert found == pytest.approx(joint_written_out(pairs, alpha, 0.15))
 
 
 def test_joint_loss_does_not_differentiate_its_means():
