@@ -51,7 +51,7 @@ def test_a_single_row_is_token_and_sentence():
         ("word/center", "level must be one of 'sentence', 'token', got 'word'"),
         ("center:strength=3", "params of center must be among normalize, got 'strength'"),
         ("none:power=1", "params of none must be left out, got 'power'"),
-        ("whiten:power=much", "Whiten: power must be"),
+        ("whiten:power=much", "power must be a number in .*, got 'much'"),
         ("cluster-removal:n_clusters=0", "n_clusters must be an integer of at least 1, got 0"),
         ("cluster-removal:n_components=few", "n_components must be an integer .*, got 'few'"),
         (3, "method must be one of"),

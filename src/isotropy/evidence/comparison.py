@@ -150,7 +150,7 @@ def _or_none(value: float) -> float | None:
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """Repair, score, gain, interval and p as they are written; the last three not of none."""
+    """Repair, score, gain, interval and p as text; the last three are empty without a repair."""
     head = (str(result.candidate), plain(100 * result.score))
     if result.candidate.method == NONE:
         return (*head, "", "", "")

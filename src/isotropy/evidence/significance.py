@@ -62,6 +62,7 @@ class Fold:
         return self.system.n_items
 
 
+@public
 def difference(folds: Sequence[Fold]) -> float:
     """Mean over folds of the system's score less the baseline's; NaN if a score is undefined.
 
@@ -81,6 +82,7 @@ def difference(folds: Sequence[Fold]) -> float:
     return float(np.mean([fold.difference for fold in folds]))
 
 
+@public
 def interval(
     folds: Sequence[Fold], n_draws: int = 2000, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
@@ -111,6 +113,7 @@ def interval(
     return float(low), float(high)
 
 
+@public
 def standard_error(folds: Sequence[Fold], n_draws: int = 500, seed: int = 0) -> float:
     """Standard deviation of the difference over the draws of `interval`; NaN if it is NaN."""
     _expect_folds(folds)
@@ -119,6 +122,7 @@ def standard_error(folds: Sequence[Fold], n_draws: int = 500, seed: int = 0) -> 
     return float(draws.std(ddof=1)) if len(draws) > 1 else math.nan
 
 
+@public
 def p_value(
     folds: Sequence[Fold],
     alternative: str = "two-sided",
