@@ -36,22 +36,13 @@ class TrainingMethod:
     """A way to train: what stands before the head, and what is added to the loss at every step.
 
     A subclass is a dataclass whose fields are its options; it is found by its `name`.
-
-    Attributes
-    ----------
-    kinds : tuple of str
-        Kinds of task that it can train.
-    searched : tuple of dicts
-        Options to choose from on a validation split.
-    centres : bool
-        Whether the head gets centred rows, which it must be prepared for.
     """
 
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[TrainingMethod]]] = {}
-    kinds: ClassVar[tuple[str, ...]] = (CLASSIFICATION, REGRESSION, SIAMESE, GENERATION)
-    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
-    centres: ClassVar[bool] = False
+    kinds: ClassVar[tuple[str, ...]] = (CLASSIFICATION, REGRESSION, SIAMESE, GENERATION)  # of task
+    searched: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)  # options that a search chooses from
+    centres: ClassVar[bool] = False  # whether the head gets centred rows, and is prepared for them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -157,9 +157,6 @@ class Network(nn.Module):
         """Whether the body takes token types."""
         return "token_type_ids" in inspect.signature(self.body.forward).parameters
 
-    def states(self, batch: TrainingBatch) -> Any:
-        return self.body(**batch.inputs, output_hidden_states=self.with_hidden)
-
     def judged(self, calibrated: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """(loss of the task, scores) for the head's input."""
         raise NotImplementedError
@@ -172,7 +169,7 @@ class Network(nn.Module):
         return last[:, 0]
 
     def forward(self, batch: TrainingBatch) -> Passed:
-        found = self.states(batch)
+        found = self.body(**batch.inputs, output_hidden_states=self.with_hidden)
         features = self.pooled(found.last_hidden_state, batch)
         calibrated = self.calibration(features)
         loss, scores = self.judged(calibrated, batch.labels)

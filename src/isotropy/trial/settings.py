@@ -38,7 +38,8 @@ class Settings:
     precision: str = "float32"  # of PRECISIONS; bf16 uses autocast
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch_size", 2), ("max_length", 8), ("max_target", 2)):
+        least = {"epochs": 1, "batch_size": 2, "max_length": 8, "max_target": 2, "patience": 1}
+        for name, low in {**least, "beams": 1}.items():
             checks.integer(getattr(self, name), name, low)
         for name in ("max_train", "max_eval"):
             if getattr(self, name) is not None:
@@ -47,8 +48,6 @@ class Settings:
             checks.real(getattr(self, name), name, 0.0, high)
         if not checks.real(self.clip, "clip", 0.0) > 0:
             raise InputError(f"clip must be above 0, got {self.clip}.")
-        checks.integer(self.patience, "patience", 1)
-        checks.integer(self.beams, "beams", 1)
         checks.choice(self.schedule, "schedule", SCHEDULES)
         if self.schedule == "polynomial" and self.lr <= LAST_LR:
             raise InputError(
