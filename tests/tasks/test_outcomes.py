@@ -6,7 +6,7 @@ import scipy.stats
 from sklearn import metrics
 
 from isotropy.errors import InputError
-from isotropy.tasks import Correlation, Decisions, Mean, Precision, VMeasure
+from isotropy.tasks import AveragePrecision, Correlation, Decisions, Mean, VMeasure
 
 N = 60
 DRAWS = 40
@@ -47,7 +47,10 @@ PAIRS = {
     "macro-f1": lambda: tuple(
         Decisions(random(seed).integers(0, 3, N), TRUE, "macro-f1") for seed in (10, 11)
     ),
-    "average precision": lambda: (Precision(scores(10), TRUE > 1), Precision(scores(11), TRUE > 1)),
+    "average precision": lambda: (
+        AveragePrecision(scores(10), TRUE > 1),
+        AveragePrecision(scores(11), TRUE > 1),
+    ),
     "v-measure": lambda: tuple(VMeasure(random(s).integers(0, 4, N), TRUE) for s in (10, 11)),
 }
 
@@ -257,7 +260,7 @@ def test_a_positive_label_that_does_not_occur_is_refused():
 @pytest.mark.parametrize("ties", [False, True])
 def test_average_precision_is_scikit_learns_on_the_sample_written_out(ties):
     predicted, gold = scores(4, ties), TRUE > 1
-    outcome = Precision(predicted, gold)
+    outcome = AveragePrecision(predicted, gold)
     reference = metrics.average_precision_score
     assert outcome.value == pytest.approx(reference(gold, predicted), abs=1e-12)
     wanted = expanded(reference, drawn(), gold, predicted)
@@ -273,15 +276,15 @@ def test_average_precision_after_an_exchange_of_ranks_is_that_of_a_loop(ties):
     wanted = [
         reference(gold, np.where(s, y, x)) - reference(gold, np.where(s, x, y)) for s in swapped()
     ]
-    found = Precision(a, gold).exchanged(Precision(b, gold), swapped())
+    found = AveragePrecision(a, gold).exchanged(AveragePrecision(b, gold), swapped())
     assert np.allclose(found, wanted, rtol=0, atol=1e-12)
 
 
 def test_average_precision_without_positives_is_undefined():
-    assert np.isnan(Precision([1.0, 2.0], [0, 0]).value)
-    assert Precision([1.0, 1.0, 1.0, 1.0], [0, 1, 0, 0]).value == 0.25
+    assert np.isnan(AveragePrecision([1.0, 2.0], [0, 0]).value)
+    assert AveragePrecision([1.0, 1.0, 1.0, 1.0], [0, 1, 0, 0]).value == 0.25
     with pytest.raises(InputError, match="gold must be 0 or 1"):
-        Precision([1.0, 2.0], [0, 2])
+        AveragePrecision([1.0, 2.0], [0, 2])
 
 
 def test_v_measure_is_scikit_learns_on_the_sample_written_out():

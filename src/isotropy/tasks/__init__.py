@@ -4,7 +4,7 @@ from isotropy.tasks.base import Task, open_task
 from isotropy.tasks.classification import MLP, Classification, Logistic
 from isotropy.tasks.clustering import Clustering
 from isotropy.tasks.correlation import Correlation
-from isotropy.tasks.decisions import Decisions, Precision, VMeasure
+from isotropy.tasks.decisions import AveragePrecision, Decisions, VMeasure
 from isotropy.tasks.outcomes import Mean, Outcome
 from isotropy.tasks.pair_classification import PairClassification
 from isotropy.tasks.retrieval import Retrieval
@@ -15,6 +15,7 @@ from isotropy.tasks.word_similarity import WordSimilarity
 __all__ = [
     "MLP",
     "STS",
+    "AveragePrecision",
     "Classification",
     "Clustering",
     "Correlation",
@@ -23,7 +24,6 @@ __all__ = [
     "Mean",
     "Outcome",
     "PairClassification",
-    "Precision",
     "Retrieval",
     "Task",
     "VMeasure",

@@ -127,7 +127,7 @@ def matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
 
 
 @public
-class Precision(Outcome):
+class AveragePrecision(Outcome):
     """The average precision of predicted scores; exchanged are the ranks of the predictions.
 
     The sum over thresholds of precision times the recall gained there; items of equal score share
@@ -147,7 +147,7 @@ class Precision(Outcome):
 
     Examples
     --------
-    >>> round(Precision([0.9, 0.8, 0.7, 0.1], [1, 0, 1, 0]).value, 4)
+    >>> round(AveragePrecision([0.9, 0.8, 0.7, 0.1], [1, 0, 1, 0]).value, 4)
     0.8333
     """
 
@@ -176,7 +176,7 @@ class Precision(Outcome):
         hits = self._thresholds @ (weights * self.gold[:, None])
         return average_precision(np.cumsum(hits, 0), np.cumsum(self._thresholds @ weights, 0))
 
-    def _exchange(self, other: Precision) -> Callable[[Floats], Floats]:
+    def _exchange(self, other: AveragePrecision) -> Callable[[Floats], Floats]:
         _, codes = np.unique(np.stack([self._ranks, other._ranks]), return_inverse=True)
         mine, theirs = (indicator(part, codes.max() + 1) for part in codes.reshape(2, -1))
         gap, positive = theirs - mine, np.flatnonzero(self.gold)

@@ -14,7 +14,7 @@ from isotropy.linalg import Floats
 from isotropy.models.texts import Text
 from isotropy.tasks import reading
 from isotropy.tasks.base import Integers, Task, classes, positive_class
-from isotropy.tasks.decisions import Precision
+from isotropy.tasks.decisions import AveragePrecision
 
 
 @public
@@ -80,9 +80,9 @@ class PairClassification(Task):
         task.n_unlabelled = n_unlabelled
         return task
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Precision:
+    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> AveragePrecision:
         cosines, gold = self._similarities(X, items), self.labels[items]
-        return Precision(cosines, gold, best_decisions(cosines, gold))
+        return AveragePrecision(cosines, gold, best_decisions(cosines, gold))
 
 
 def best_decisions(scores: Floats, gold: NDArray[np.bool_]) -> dict[str, float]:
