@@ -1,33 +1,31 @@
-"""How far new rows are from those that a repair was fitted on."""
+"""How far new rows are from the rows that a repair was fitted on."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from isotropy import linalg
-from isotropy.checks import Array
 from isotropy.engines import reduce
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
 from isotropy.sources import Source
-from isotropy.stats import Moments, Statistic
-from isotropy.stored import HALF_THE_DIGITS, Field
+from isotropy.stats import Moments
+from isotropy.stats.shift import Outliers, StripedMoments
 
-FAR = 0.1
-SHARE = 0.99
+FAR = 0.1  # Frechet distance above chance that counts as large
+SHARE = 0.99  # of the fitted rows
 N_STRIPES = 16
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How far some rows are from the fitted ones; all distances are free of scale.
+    """Distance between some rows and the fitted ones, whatever their scale.
 
     Attributes
     ----------
@@ -35,30 +33,30 @@ class Shift:
         Distance between the means, in root mean square deviations sqrt(tr C) of the fitted rows.
     frechet : float
         |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), divided by tr C1: the squared
-        Frechet distance between the normal distributions of these means and covariances. Zero
-        where both are equal.
+        Frechet distance between normal distributions with these means and covariances. Zero if
+        both are equal.
     outside : float
         Share of the rows that lie farther from the fitted mean than 99 % of the fitted rows.
     n_samples : int
-        Rows that were looked at.
+        Number of new rows.
     chance : float
-        What `frechet` between samples of these sizes from one distribution seldom exceeds.
+        `frechet` between samples of these sizes from one distribution seldom exceeds this.
 
     Notes
     -----
-    Where the fitted rows' 99 % lie is told by their moments: squared distances from the mean are
-    taken as log-normal, with their own mean and variance.
+    The radius that holds 99 % of the fitted rows is estimated from their moments: squared
+    distances from the mean are assumed to be log-normal.
 
-    The Frechet distance of two samples of one distribution falls as 1/n1 + 1/n2. `chance` is 2 +
-    3/p times its expectation, p being the participation ratio of the fitted spectrum: the fewer
-    directions, the more it fluctuates. The expectation is the larger of two: that for normal
-    rows, expanded to second order,
+    The Frechet distance between two samples of one distribution falls as 1/n1 + 1/n2. `chance` is
+    2 + 3/p times its expectation, where p is the participation ratio of the fitted spectrum: with
+    fewer directions it fluctuates more. The expectation is the larger of two estimates. The first
+    is for normal rows, expanded to second order,
 
         (1/n1 + 1/n2) (1 + (sum_ij l_i l_j / (l_i + l_j) / tr C + 1/2) / 2)
 
-    with the fitted eigenvalues l, and that between two halves of the new rows, scaled to n1 and
-    n2. The halves are made of alternate stripes, a sixteenth of the rows each, so that rows which
-    come in groups, such as the tokens of a sentence, count as what they are worth.
+    with the fitted eigenvalues l. The second is the distance between two halves of the new rows,
+    scaled to n1 and n2. The halves are alternate stripes, a sixteenth of the rows each, so that
+    dependent neighbours, such as the tokens of a sentence, do not count as independent rows.
     """
 
     mean_shift: float
@@ -69,7 +67,7 @@ class Shift:
 
     @property
     def large(self) -> bool:
-        """Whether `frechet` is more than 0.1 above chance, which is high where rows are few."""
+        """Whether `frechet` exceeds `chance` by more than 0.1."""
         return self.frechet > FAR + self.chance
 
     def __str__(self) -> str:
@@ -77,24 +75,21 @@ class Shift:
             f"{self.n_samples:,} rows are {'far from' if self.large else 'near'} the fitted ones: "
             f"Frechet distance {self.frechet:.2g} (chance alone: up to {self.chance:.2g}), means "
             f"{self.mean_shift:.2g} deviations apart, {100 * self.outside:.1f} % of the rows "
-            f"outside of {100 * SHARE:.0f} % of the fitted ones"
+            f"farther out than {100 * SHARE:.0f} % of the fitted ones"
         )
 
 
 def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> Shift:
-    """How far the rows of a source are from those with the fitted moments, in one pass.
+    """Distance between the rows of a source and those with the fitted moments, in one pass.
 
-    Covariances are compared in all dimensions, or in at most `n_directions` leading ones: then
-    `frechet` is a lower bound, and no decomposition takes longer than that of so many.
+    Covariances are compared in all dimensions, or in at most `n_directions` leading ones, which
+    is faster and makes `frechet` a lower bound.
     """
     height = max(1, source.n_samples // N_STRIPES)
     bound = reach(fitted.at_unit_scale) ** 0.5
-    statistics: list[Any] = [
-        Stripes(height, 0),
-        Stripes(height, 1),
-        Beyond(fitted.mean, float(linalg.scaled(np.float64(bound), -fitted.exponent))),
-    ]
-    first, second, beyond = reduce(source, statistics)
+    outliers = Outliers(fitted.mean, float(linalg.scaled(np.float64(bound), -fitted.exponent)))
+    halves: list[Any] = [StripedMoments(height, 0), StripedMoments(height, 1)]
+    first, second, outliers = reduce(source, [*halves, outliers])
     if not first.n_rows + second.n_rows:
         raise InputError("X must have good rows, got none.")
     exponent = fitted.exponent_with(copy.copy(first).merge(second))
@@ -105,7 +100,7 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     return Shift(
         mean_shift=ratio(squared_distance(fitted.mean, new.mean), trace) ** 0.5,
         frechet=ratio(frechet(fitted, axes, new, factor(new, basis)), trace),
-        outside=beyond.share,
+        outside=outliers.share,
         n_samples=new.n_rows,
         chance=chance(fitted, axes, new, of_halves(first, second, basis)),
     )
@@ -123,7 +118,7 @@ def frechet(one: Moments, axes: Floats, other: Moments, other_axes: Floats) -> f
 
 
 def factor(moments: Moments, basis: Floats | None = None) -> Floats:
-    """A with A A' the covariance, in a basis: principal axes times deviations, as columns."""
+    """A with A A' the covariance in a basis: principal axes times deviations, as columns."""
     covariance = moments.scatter / moments.weight
     if basis is not None:
         covariance = basis.T @ covariance @ basis
@@ -133,7 +128,7 @@ def factor(moments: Moments, basis: Floats | None = None) -> Floats:
 
 
 def leading(one: Moments, other: Moments, n_directions: int) -> Floats | None:
-    """Basis of directions in which either varies most, None where it would be all of them."""
+    """Basis of the directions in which either varies most, None for all directions."""
     d = len(one.mean)
     if n_directions >= d:
         return None
@@ -148,21 +143,21 @@ def spread(moments: Moments) -> float:
 
 
 def squared_distance(one: Floats, other: Floats) -> float:
-    """||one - other||^2, zero where that is rounding."""
+    """||one - other||^2, or zero if that is rounding error."""
     apart = float(np.square(one - other).sum())
     size = float(one @ one + other @ other)
     return apart if apart > (8 * float(np.finfo(np.float64).eps)) ** 2 * size else 0.0
 
 
 def ratio(distance: float, trace: float) -> float:
-    """distance / trace; where the fitted rows do not vary, any distance is infinite."""
+    """distance / trace; if the fitted rows don't vary, any distance is infinite."""
     if distance == 0:
         return 0.0
     return distance / trace if trace > 0 else float("inf")
 
 
 def chance(fitted: Moments, axes: Floats, new: Moments, halves: float) -> float:
-    """Frechet distance that samples of one distribution seldom exceed; see `Shift`."""
+    """The Frechet distance that samples of one distribution seldom exceed; see `Shift`."""
     values = np.square(axes).sum(axis=0)
     trace = float(values.sum())
     if trace <= 0:
@@ -173,14 +168,14 @@ def chance(fitted: Moments, axes: Floats, new: Moments, halves: float) -> float:
 
 
 def of_normal_rows(values: Floats, each: float) -> float:
-    """Expected distance of samples of normal rows with these eigenvalues, each = 1/n1 + 1/n2."""
+    """Expected distance between samples of normal rows; each = 1/n1 + 1/n2."""
     pairs = values[:, None] * values / (values[:, None] + values)
     covariances = (float(pairs.sum()) / float(values.sum()) + 0.5) / 2
-    return each + min(each * covariances, 2.0)  # at 2 they have no direction in common
+    return each + min(each * covariances, 2.0)  # 2: no direction in common
 
 
 def of_halves(one: Moments, other: Moments, basis: Floats | None) -> float:
-    """Distance between two halves of some rows over 1/n1 + 1/n2, zero where there is but one."""
+    """Distance between two halves of some rows over 1/n1 + 1/n2, zero if one is empty."""
     if not one.n_rows or not other.n_rows:
         return 0.0
     found = frechet(one, factor(one, basis), other, factor(other, basis))
@@ -195,78 +190,3 @@ def reach(fitted: Moments) -> float:
         return 0.0
     variance = np.log(max(fitted.centred_fourth / fitted.weight / mean**2, 1.0))
     return mean * float(np.exp(ndtri(SHARE) * np.sqrt(variance) - variance / 2))
-
-
-class Stripes(Moments):
-    """Moments of every other stripe of `height` rows, from the first (0) or second (1) on."""
-
-    numbers_rows = True
-    fields = {
-        "height": Field(kind="int", low=1),
-        "start": Field(kind="int", low=0, high=1),
-        **Moments.fields,
-    }
-
-    def __init__(self, height: int, start: int, origin: Array | None = None) -> None:
-        super().__init__(origin)
-        self.height = height
-        self.start = start
-
-    def empty(self) -> Self:
-        return type(self)(self.height, self.start, self.origin)
-
-    def settled(self, rows: Array) -> Self:
-        return type(self)(self.height, self.start, Moments(self.origin).settled(rows).origin)
-
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        numbers = first_row + np.arange(X.shape[0]) if np.ndim(first_row) == 0 else first_row
-        mine = numbers // self.height % 2 == self.start
-        rows = np.flatnonzero(mine if w is None else mine & (w > 0))
-        if len(rows):
-            weights = None if w is None else w[rows]
-            super()._update(X[linalg.index(rows, X)], weights, first_row)
-
-
-class Beyond(Statistic):
-    """Weight of the rows whose distance from a centre is above a bound."""
-
-    fields = {
-        "center": Field("n_features"),
-        "bound": Field(low=0, infinite=True),
-        "weight": Field(low=0),
-        "outside": Field(low=0),
-    }
-    weighted = ("weight", "outside")
-
-    def __init__(self, center: Array, bound: float) -> None:
-        self.center: Floats = np.asarray(center, dtype=np.float64)
-        self.bound = bound
-        self.weight = 0.0
-        self.outside = 0.0
-
-    def empty(self) -> Self:
-        return type(self)(self.center, self.bound)
-
-    @property
-    def n_features(self) -> int | None:
-        return len(self.center)
-
-    def _check_state(self) -> None:
-        if self.outside > self.weight * (1 + HALF_THE_DIGITS):
-            raise InputError(f"outside must be a part of weight {self.weight:g}, got more")
-
-    @property
-    def share(self) -> float:
-        """Share of the weight that is outside."""
-        return self.outside / self.weight
-
-    def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        center = linalg.like(self.center, X)
-        for _, rows, weight in linalg.blocks(X, w):
-            outside = linalg.double(linalg.lengths(rows - center) > self.bound)
-            self.outside += float(outside.sum() if weight is None else outside @ weight)
-        self.weight += float(X.shape[0] if w is None else w.sum())
-
-    def _merge(self, other: Beyond) -> None:
-        self.weight += other.weight
-        self.outside += other.outside
