@@ -83,7 +83,7 @@ def test_files_beside_parts_that_are_left_out_are_named(tmp_path):
     for name in ("training", "test", "more"):
         write(tmp_path / f"{name}.tsv", "text\tlabel", "a\tx", "b\ty")
     with pytest.warns(IsotropyWarning, match=r"'more.tsv' in .* was not read"):
-        found = reading.read(tmp_path)
+        found = reading.read_table(tmp_path)
     assert sorted(set(found.parts)) == ["test", "train"]
     os.unlink(tmp_path / "more.tsv")
-    assert len(reading.read(tmp_path).lines) == 4  # and nothing is said
+    assert len(reading.read_table(tmp_path).lines) == 4  # and nothing is said

@@ -362,6 +362,8 @@ def test_a_header_goes_with_a_task_and_with_tables(refused, folder):
     task = ("--task", "retrieval", "--header", "a")
     refused("advise", "v.parquet", "--data", "x.txt", *task, says="can't be used with --task")
     task = ("--task", "classification", "--header", "label,text")
-    refused("advise", "v.parquet", "--data", "x.jsonl", *task, says="has names in every line")
+    refused(
+        "advise", "v.parquet", "--data", "x.jsonl", *task, says="has column names in every line"
+    )
     with pytest.raises(InputError, match="must name 1 columns, got 'a,b'"):
         open_task("clustering", "x.jsonl", text="a,b")

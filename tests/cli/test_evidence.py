@@ -518,7 +518,7 @@ def missing_vectors(folder, vectors, pairs):
 
 def missing_data(folder, vectors, pairs):
     pairs.unlink()
-    return (), f"data must be a file or a folder, and there is no {str(pairs)!r}"
+    return (), f"data must be a file or a folder, but {str(pairs)!r} does not exist"
 
 
 def missing_fit_text(folder, vectors, pairs):

@@ -49,11 +49,11 @@ def test_what_returns_is_one_document_and_one_query():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: adjacent(["a", "b", "c"]), "adjacent: texts must be at least 4, got 3"),
-        (lambda: adjacent(["a"] * 8), "titles must be at least 2 that differ and are no bodies"),
-        (lambda: titled(["a", "b"], ["c"]), "titles and bodies must be as many, got 2 and 1"),
-        (lambda: titled(["a", "a"], ["c", "d"]), "titles must be at least 2 that differ"),
-        (lambda: titled([], []), "titles must be at least 2 that differ .*, got 0"),
+        (lambda: adjacent(["a", "b", "c"]), "adjacent: texts must have at least 4 entries, got 3"),
+        (lambda: adjacent(["a"] * 8), "titles must have at least 2 distinct entries that are no"),
+        (lambda: titled(["a", "b"], ["c"]), "titles must be as many as bodies, got 2 and 1"),
+        (lambda: titled(["a", "a"], ["c", "d"]), "titles must have at least 2 distinct entries"),
+        (lambda: titled([], []), "titles must have at least 2 distinct entries .*, got 0"),
     ],
 )
 def test_bad_input_gets_one_line(call, message):

@@ -285,7 +285,7 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path):
         ),
         ("x.parquet", "no Parquet", "is damaged or not a Parquet file"),
         ("x.txt", "a line", "must have rows, got none"),
-        ("x.pdf", b"%PDF\0\1\n", r"must be a \.tsv, .* file, got other bytes than text"),
+        ("x.pdf", b"%PDF\0\1\n", r"must be a \.tsv, .* file, got binary data"),
     ]:
         refused(match, STS.read, write(tmp_path / name, text))
     (tmp_path / "y.tsv.gz").write_bytes(gzip.compress(b"score\n" * 99)[:20])
@@ -301,8 +301,8 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     tsv(tmp_path / "dev.tsv", HEADER, *ROWS)
     tsv(tmp_path / "dev.tsv.gz", HEADER, *ROWS)
     refused(r"each table once, got 'dev\.tsv' and 'dev\.tsv\.gz'", STS.read, tmp_path)
-    refused(r"there is no '.*none\.tsv'", STS.read, tmp_path / "none.tsv")
-    refused(r"there is no './none'", STS.read, "./none")
+    refused(r"'.*none\.tsv' does not exist", STS.read, tmp_path / "none.tsv")
+    refused(r"'./none' does not exist", STS.read, "./none")
     refused("data must be a folder, got", Retrieval.read, tmp_path / "dev.tsv")
     (tmp_path / "dev.tsv").unlink()
     refused("there is no corpus and no queries and no qrels", Retrieval.read, tmp_path)
@@ -409,7 +409,7 @@ def test_the_hub_that_cannot_be_reached_gives_one_line(monkeypatch):
 def test_without_datasets_the_hub_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
     refused(
-        "'owner/x' is no file or folder here, .* Run: pip install datasets", STS.read, "owner/x"
+        "'owner/x' is not a file or folder here, .* Run: pip install datasets", STS.read, "owner/x"
     )
     write(tmp_path / "dataset_dict.json", "{}")
     refused("was saved by the package datasets: .*pip install datasets", STS.read, tmp_path)

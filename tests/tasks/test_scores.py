@@ -344,7 +344,7 @@ def test_clustering_equals_scikit_learn_on_the_clusters_it_found():
         (lambda: STS(["ab", "cd"], [1, 2]), "STS: item 0 must have 2 texts, .* got 'ab'"),
         (
             lambda: Retrieval(["a", "b"], ["c"], [(1, 0, 1)], ["dev"]),
-            "part must have an entry for each of the 2 queries, got 1",
+            "part must have one entry for each of the 2 items, got 1",
         ),
         (lambda: Retrieval(["a"] * 2, ["c", ""], [(0, 0, 1)]), "document 1 must have text"),
         (lambda: STS(PAIRS, SCORES[1:]), "scores must have one entry for each of the 60 items"),
@@ -354,8 +354,8 @@ def test_clustering_equals_scikit_learn_on_the_clusters_it_found():
             lambda: STS(PAIRS, SCORES, combine="sum"),
             "combine must be one of 'all', 'mean', 'wmean'",
         ),
-        (lambda: STS(PAIRS, SCORES, ["a"]), "subset must have an entry for each of the 60 items"),
-        (lambda: STS(PAIRS, SCORES, part=["dev"]), "part must have an entry for each of the 60"),
+        (lambda: STS(PAIRS, SCORES, ["a"]), "subset must have one entry for each of the 60 items"),
+        (lambda: STS(PAIRS, SCORES, part=["dev"]), "part must have one entry for each of the 60"),
         (
             lambda: Classification(["a", "b"], ["x", "x"]),
             "labels of 'classification' must be of two",
@@ -368,7 +368,7 @@ def test_clustering_equals_scikit_learn_on_the_clusters_it_found():
         (lambda: Retrieval(["a", "b"], ["c"], [(0, 0, 0)]), "a relevant document for some query"),
         (
             lambda: Retrieval(["a", "b"], ["c"], [(0, 1, 1)]),
-            "must be of the 2 queries and 1 documents, got the numbers 0 and 1",
+            "must refer to the 2 queries and 1 documents, got the numbers 0 and 1",
         ),
         (lambda: Retrieval(["a", "b"], ["c"], [(0, 0, 1)]), "must have at least 2 items, got 1"),
     ],

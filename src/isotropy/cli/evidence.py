@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Iterable
@@ -106,7 +105,7 @@ class TaskOptions:
         if kind != PSEUDO:
             found = task_options(kind, self.option or [])
             if self.header is not None:
-                if "header" not in inspect.signature(Task.by_kind[kind].read).parameters:
+                if "header" not in Task.by_kind[kind].read_options():
                     raise InputError(
                         f"--header can't be used with --task {kind}, whose files name "
                         "their columns. Leave it out."
@@ -355,8 +354,7 @@ def separated(specs: Iterable[str] | None) -> list[str] | None:
 
 def task_options(kind: str, options: list[str]) -> dict[str, Any]:
     """The values of name=value; one that the task wants as text, such as a label, stays text."""
-    read = inspect.signature(Task.by_kind[kind].read).parameters
-    known = dict(list(read.items())[1:])  # the first is what --data names
+    known = Task.by_kind[kind].read_options()
     found: dict[str, Any] = {}
     for option in options:
         name, text = specs.split(option, "--option")

@@ -22,57 +22,19 @@ from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Span, Text, distinct, whole
 from isotropy.tasks import outcomes
-from isotropy.tasks.outcomes import Outcome
+from isotropy.tasks.outcomes import Integers, Outcome
 from isotropy.tasks.reading import PARTS, UNDIVIDED
 
-YES = {"1", "1.0", "true", "t", "yes", "y", "positive", "same", "similar"}
-YES |= {"entailment", "equivalent", "duplicate", "paraphrase"}
-
-
-def classes(labels: Any, n_items: int, name: str) -> tuple[list[Any], NDArray[np.int64]]:
-    """(the classes, sorted; the number of each item's class), of which there must be two."""
-    array = outcomes.labels(labels, "labels", n_items)
-    found, numbers = np.unique(array, return_inverse=True)
-    if len(found) < 2:
-        raise InputError(
-            f"labels of {name!r} must be of two classes or more, got "
-            f"{found.tolist()[0]!r} for every item."
-        )
-    return found.tolist(), numbers.astype(np.int64)
-
-
-def positive_class(found: list[Any], positive: Any) -> int:
-    """Number of the class that says yes, of two: the one that is named, or has such a name."""
-    if len(found) != 2:
-        raise InputError(f"labels must be of two classes, got {len(found)}.")
-    names = [str(label).lower() for label in found]
-    if positive is not None:
-        if str(positive).lower() not in names:
-            raise InputError(
-                f"positive must be one of the labels {found[0]!r} and {found[1]!r}, got "
-                f"{positive!r}."
-            )
-        return names.index(str(positive).lower())
-    yes = [number for number, label in enumerate(names) if label in YES]
-    if len(yes) != 1:
-        raise InputError(
-            f"positive must say which of the labels {found[0]!r} and {found[1]!r} is the "
-            "positive one."
-        )
-    return yes[0]
-
-
-Integers = NDArray[np.int64]
-
-PAIRS_AT_ONCE = 4096
+PAIRS_AT_ONCE = 4096  # whose vectors are in memory together
 
 
 @public
 class Task(ABC):
-    """Items made of texts, and how well vectors of these texts do on them.
+    """Items made of texts, and a score of how well vectors of these texts do on them.
 
-    A subclass defines `_score(X, items, train)`, names in `per_item` its arrays with an entry for
-    each item and in `widths` how many texts an item may have, and is found by its `kind`.
+    A subclass defines `_score(X, items, train)` and `read`. It lists in `per_item` its arrays with
+    one entry per item, and in `widths` how many texts an item may have. It is registered under
+    its `kind`.
 
     Parameters
     ----------
@@ -81,27 +43,27 @@ class Task(ABC):
     part : sequence of str, optional
         The part of each item, "train", "dev" or "test".
     name : str
-        Shown in tables.
+        Shown in tables; the kind by default.
 
     Attributes
     ----------
     texts : list of str or Span
-        Every distinct text, in the order of first appearance.
-    members : array of shape (n_items, texts of an item)
-        The numbers of each item's texts.
+        Every distinct text, in order of first appearance.
+    members : array of shape (n_items, texts per item)
+        The texts of each item, as positions in `texts`.
     parts : dict of arrays
-        Item numbers of each part; {"all": ...} where the task is not divided.
+        Item numbers of each part; {"all": ...} if the task is not divided into parts.
     identities : array of shape (len(texts),)
-        Texts with the same number are the same text: they differ in nothing but case, spaces,
-        punctuation or how characters are encoded (see `identity`), or are spans of one sentence.
+        Texts with the same number count as the same text: they differ only in case, spaces,
+        punctuation or character encoding (see `identity`), or are spans of one sentence.
     groups : array of shape (n_items,)
-        Items with the same number share a sentence, directly or through other items.
+        Items with the same number share a text, directly or through other items.
     background : array
-        Numbers of the texts that belong to no item: those of the corpus.
+        Positions in `texts` of the texts that belong to no item: those of the corpus.
     corpus : sequence of texts
-        Texts that every item is looked up among, such as the documents of a search.
+        Texts that every item is compared with, such as the documents of a search.
     n_unlabelled : int
-        Items that were read and left out because they have no label.
+        Items left out by `read` because they have no label.
     """
 
     kind: ClassVar[str] = ""
@@ -109,6 +71,8 @@ class Task(ABC):
     per_item: ClassVar[tuple[str, ...]] = ()
     widths: ClassVar[tuple[int, ...]] = (2,)
     supervised: ClassVar[bool] = False
+    text_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Column names that `read` looks for, the first choice first."""
     metric: str
     corpus: Sequence[Text] = ()
     n_unlabelled: int = 0
@@ -119,28 +83,31 @@ class Task(ABC):
             Task.by_kind[cls.kind] = cls
 
     def __init__(
-        self, items: Sequence[tuple[Text, ...]], part: Sequence[str] | None, name: str
+        self,
+        items: Sequence[tuple[Text, ...]],
+        part: Sequence[str] | None = None,
+        name: str = "",
     ) -> None:
-        self.name = name
+        self.name = name or self.kind
         items = checks.listing(items, "items")
         if len(items) < 2:
-            raise InputError(f"{name!r} must have at least 2 items, got {len(items)}.")
+            raise InputError(f"{self.name!r} must have at least 2 items, got {len(items)}.")
         for number, item in enumerate(items):
-            whole = isinstance(item, (list, tuple, np.ndarray)) and len(item) in self.widths
-            if not whole or len(item) != len(items[0]):
+            valid = isinstance(item, (list, tuple, np.ndarray)) and len(item) in self.widths
+            if not valid or len(item) != len(items[0]):
                 raise InputError(
                     f"item {number} must have "
                     f"{' or '.join(map(str, self.widths))} texts, as many as the others, got "
                     f"{brief(item)}."
                 )
             self._expect_text(item, f"item {number}")
-        self.part = np.asarray([UNDIVIDED] * len(items) if part is None else part)
+        given = [UNDIVIDED] * len(items) if part is None else part
+        self.part = outcomes.labels(given, "part", len(items))
         checks.known(np.unique(self.part).tolist(), (*PARTS, UNDIVIDED), "part")
         self._arrange(items)
-        self._expect_length(self.part, "part")
 
     def _arrange(self, items: Sequence[tuple[Text, ...]]) -> None:
-        """Number the texts of these items, and say which items belong together."""
+        """Number the texts of these items, and group the items that share texts."""
         own, _ = distinct([text for item in items for text in item])
         self.texts, numbers = distinct([*own, *self.corpus])
         self.members: Integers = np.array([[numbers[text] for text in item] for item in items])
@@ -156,33 +123,59 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def read(cls, source: str | os.PathLike[str], *, name: str | None = None) -> Self:
-        """The task in a file, in a folder, or in a data set of the hub."""
+        """Read the task from a file, a folder or a dataset on the hub.
+
+        Parameters
+        ----------
+        source : path or str
+            A local path, or "owner/name" or "owner/name:configuration" on the hub.
+        name : str, optional
+            By default the name of the file or dataset.
+        header : str or sequence of str, optional
+            Column names, if the files have no header: "word1,word2,score".
+        text : str, optional
+            Column of the text; for pairs, two columns separated by a comma.
+        label, score : str, optional
+            Column of the label, such as "fine" for TREC's 50 classes, or of the score.
+        **options
+            Other parameters of the class.
+        """
+
+    @classmethod
+    def read_options(cls) -> dict[str, inspect.Parameter]:
+        """The options of `read` by name, those it passes on to the class included."""
+        found = dict(list(inspect.signature(cls.read).parameters.items())[1:])
+        if found.pop("options", None):
+            of_class = list(inspect.signature(cls).parameters.values())
+            names = [parameter.name for parameter in of_class]
+            found |= {p.name: p for p in of_class[names.index("name") + 1 :]}
+        return found
 
     @property
     def n_items(self) -> int:
         return len(self.members)
 
     def texts_of(self, items: Any) -> Integers:
-        """Sorted numbers of the texts that these items are made of."""
+        """Sorted positions in `texts` of the texts of these items."""
         return np.unique(self.members[self._expect_items(items, "items")])
 
     def score(self, vectors: Any, items: Any = None, train: Any = None) -> Outcome:
-        """What these vectors get on the items.
+        """The score of these vectors on the items.
 
         Parameters
         ----------
         vectors : array of shape (len(texts), n_features)
-            One row a text. Rows of texts that are not asked for may hold anything.
+            One row per text. Rows of texts that the items don't use may hold anything.
         items : array of item numbers, optional
-            All where there are none given.
+            All items by default.
         train : array of item numbers, optional
-            What to learn from, where the task is `supervised`.
+            Items to learn from, if the task is `supervised`.
         """
         X = np.asarray(linalg.to_numpy(checks.matrix(vectors)))
         if len(X) != len(self.texts):
             raise InputError(
-                f"vectors must have a row for each of the {len(self.texts)} "
-                f"texts, got {len(X)}. Encode task.texts in their order."
+                f"vectors must have a row for each of the {len(self.texts)} texts, got "
+                f"{len(X)}. Encode task.texts in order."
             )
         if self.supervised and train is None:
             raise InputError(
@@ -195,10 +188,10 @@ class Task(ABC):
 
     @abstractmethod
     def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
-        """The outcome of checked arguments; train is empty where there is none."""
+        """The outcome for checked arguments; train is empty if none was given."""
 
     def subset(self, items: Any) -> Self:
-        """The same task with these items only, in this order, and the texts that it then needs."""
+        """The same task with only these items, in this order."""
         items = self._expect_items(items, "items")
         new = copy.copy(self)
         for name in ("part", *self.per_item):
@@ -207,10 +200,7 @@ class Task(ABC):
         return new
 
     def joined(self, vectors: NDArray[Any]) -> Self:
-        """The same task, in which texts with equal vectors are the same text too.
-
-        Rows that are repeated under other names are repeats whatever they are called.
-        """
+        """The same task, in which texts with equal vectors count as the same text too."""
         hashed = (hashlib.blake2b(row + 0.0, digest_size=16) for row in vectors)  # -0.0 is 0.0
         of_row = len(vectors) + _numbers(row.digest() for row in hashed)
         new = copy.copy(self)
@@ -219,7 +209,7 @@ class Task(ABC):
         return new
 
     def _groups(self) -> Integers:
-        """Number of the connected component of each item, where items that share a text touch."""
+        """The group of each item: items that share a text, directly or through others."""
         return components(self.identities[self.members])
 
     def _rows(self, X: NDArray[Any], numbers: Integers) -> Floats:
@@ -234,7 +224,7 @@ class Task(ABC):
         return rows
 
     def _similarities(self, X: NDArray[Any], items: Integers, kind: str = "cosine") -> Floats:
-        """Cosine or product of the two texts of each item; cosine 0 with a vector of zeros."""
+        """Cosine or dot product of the two texts of each item; the cosine with zero is 0."""
         found = np.empty(len(items))
         for start in range(0, len(items), PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
@@ -257,13 +247,6 @@ class Task(ABC):
             )
         return array.astype(np.int64)
 
-    def _expect_length(self, values: NDArray[Any], name: str) -> None:
-        if values.shape != (self.n_items,):
-            raise InputError(
-                f"{name} must have an entry for each of the {self.n_items} items, "
-                f"got {len(values)}."
-            )
-
     def _expect_text(self, texts: Iterable[Text], what: str) -> None:
         if not all(_written(text) for text in texts):
             raise InputError(f"{what} must have text, got {texts!r}. Leave it out.")
@@ -274,7 +257,7 @@ class Task(ABC):
 
 
 def components(members: Integers) -> Integers:
-    """Components of items (rows) that share a number, counted in the order of appearance."""
+    """Connected components of items (rows) that share a number, in order of appearance."""
     n_items, n_each = members.shape
     n_nodes = n_items + int(members.max()) + 1
     ends = np.repeat(np.arange(n_items), n_each), n_items + members.ravel()
@@ -284,10 +267,10 @@ def components(members: Integers) -> Integers:
 
 
 def identity(text: Text) -> str:
-    """What texts have in common that are the same but for how they are written.
+    """A form shared by texts that differ only in how they are written.
 
-    Case, spaces, punctuation, invisible characters and the encoding of characters (NFKC) do not
-    count; of a span, its sentence. Numbers stay apart: "1.5" is "1,5" and not "15". Texts of
+    Case, spaces, punctuation, invisible characters and character encoding (NFKC) are ignored; a
+    span counts as its sentence. Numbers stay apart: "1.5" equals "1,5" but not "15". Texts of
     nothing but punctuation keep it.
 
     Examples
@@ -302,7 +285,7 @@ def identity(text: Text) -> str:
 
 
 class _Spaced(dict[int, str | None]):
-    """For str.translate: nothing for an invisible character, a space for punctuation."""
+    """For str.translate: drops invisible characters and turns punctuation into spaces."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
@@ -318,27 +301,26 @@ _SPACED = _Spaced()
 
 
 def _numbers(names: Iterable[Any]) -> Integers:
-    """The number of each name, counted in the order of first appearance."""
+    """A number for each distinct name, in order of first appearance."""
     found: dict[Any, int] = {}
     return np.array([found.setdefault(name, len(found)) for name in names], dtype=np.int64)
 
 
 @public
 def open_task(kind: str, source: str | os.PathLike[str], **options: Any) -> Task:
-    """The task of this kind in a file, in a folder, or in a data set of the hub.
+    """Read a task of this kind from a file, a folder or a dataset on the hub.
 
     Parameters
     ----------
     kind : {"sts", "word-similarity", "retrieval", "classification", "pair-classification", \
             "word-in-context", "clustering"}
     source : path or str
-        A local path, or "owner/name" or "owner/name:configuration" of the hub.
+        A local path, or "owner/name" or "owner/name:configuration" on the hub.
     **options
-        Of the kind's `read`.
+        Options of the `read` method of this kind.
     """
     task = Task.by_kind[checks.choice(kind, "kind", list(Task.by_kind))]
-    known = list(inspect.signature(task.read).parameters)[1:]
-    checks.known(options, known, f"options of {kind}")
+    checks.known(options, list(task.read_options()), f"options of {kind}")
     return task.read(source, **options)
 
 

@@ -1,12 +1,11 @@
-"""Classification: what a small model can learn to tell from frozen vectors."""
+"""Classification: what a small model can learn from frozen vectors."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +17,16 @@ from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, one_blas_thread
 from isotropy.models.texts import Text
-from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task, classes, positive_class
 from isotropy.tasks.decisions import Decisions
-from isotropy.tasks.outcomes import Mean, Outcome
+from isotropy.tasks.labelled import LabelledTask
+from isotropy.tasks.outcomes import Integers, Mean, Outcome
+from isotropy.tasks.reading import PAIRS, TEXTS
 
 METRICS = ("accuracy", "matthews", "f1", "macro-f1")
-USUAL = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
 
 
 class Head(Protocol):
-    """What is trained on the features of some items, and then asked about others."""
+    """A model that is trained on the features of some items and predicts the labels of others."""
 
     def predict(self, features: Floats, labels: Integers, asked: Floats) -> Integers: ...
 
@@ -41,7 +39,7 @@ class Logistic:
     Parameters
     ----------
     C : float
-        Inverse of the penalty's strength, for items of mean squared length one.
+        Inverse strength of the penalty, for items of mean squared length one.
     """
 
     name: ClassVar[str] = "logistic"
@@ -50,7 +48,7 @@ class Logistic:
     def predict(self, features: Floats, labels: Integers, asked: Floats) -> Integers:
         model = LogisticRegression(C=self.C, tol=1e-5, max_iter=2000)
         length = np.sqrt(features.shape[1])
-        with one_blas_thread():  # the products are too small to be worth more threads
+        with one_blas_thread():  # the products are too small for more
             return np.asarray(model.fit(features / length, labels).predict(asked / length))
 
 
@@ -59,8 +57,8 @@ class Logistic:
 class MLP:
     """One hidden layer of ReLU units, trained by Adam for a number of epochs.
 
-    The defaults are those of the cluster-based repair paper, which however fed it 64 token vectors
-    side by side, and reported the best epoch on the evaluated items.
+    The defaults follow the cluster-based repair paper, which however fed the network 64 token
+    vectors side by side and reported the best epoch on the evaluated items.
     """
 
     name: ClassVar[str] = "mlp"
@@ -88,25 +86,30 @@ HEADS: dict[str, type[Logistic | MLP]] = {head.name: head for head in (Logistic,
 
 
 @public
-class Classification(Task):
+class Classification(LabelledTask):
     """How often a head trained on some items is right about others.
 
     The features of one text are its vector u, those of a pair |u - v| and u * v. Each of these is
-    centred by the mean of the training items and divided by one number, the root of their mean
-    square: neither a shift nor the scale of a space changes what a head learns.
+    centred by the mean of the training items and divided by the root of their mean square, so
+    that neither a shift nor the scale of a space changes what a head learns.
+
+    Read from the columns label and text, or label, sentence1 and sentence2, or those of the GLUE
+    sets, BoolQ and TREC.
 
     Parameters
     ----------
     items : sequence of str, or of pairs of str
     labels : sequence
     part, name
-        As of every task.
+        See `Task`.
     metric : {"accuracy", "matthews", "f1", "macro-f1"}
-        The others come along in the outcome's `metrics`, F1 where `positive` is known.
+        The outcome's `metrics` hold the others, F1 if `positive` is known. `read` follows GLUE
+        for sets of these names: "matthews" for cola, "f1" for mrpc and qqp.
     head : {"logistic", "mlp"} or Head
-        `Logistic(C=...)` and `MLP(...)` take options.
+        Pass `Logistic(C=...)` or `MLP(...)` to set options.
     positive : label, optional
-        The class that F1 is of; found by its name (1, true, yes, entailment, ...) where it can be.
+        The class that F1 is about. By default it is recognised by its name: 1, true, yes,
+        entailment, ...
 
     Examples
     --------
@@ -118,20 +121,20 @@ class Classification(Task):
     kind = "classification"
     supervised = True
     widths = (1, 2)
-    per_item = ("labels",)
+    text_columns = (*PAIRS, *TEXTS)
+    known_sets = {"cola": {"metric": "matthews"}, "mrpc": {"metric": "f1"}, "qqp": {"metric": "f1"}}
 
     def __init__(
         self,
         items: Sequence[str] | Sequence[tuple[Text, ...]],
         labels: Any,
         part: Sequence[str] | None = None,
-        name: str = "classification",
+        name: str = "",
         metric: str = "accuracy",
         head: str | Head = "logistic",
-        positive: Any = None,
+        positive: str | float | None = None,
     ) -> None:
-        super().__init__([(i,) if isinstance(i, str) else i for i in items], part, name)
-        self.classes, self.labels = classes(labels, self.n_items, name)
+        super().__init__(items, labels, part, name)
         self.metric = checks.choice(metric, "metric", METRICS)
         if isinstance(head, str):
             head = HEADS[checks.choice(head, "head", list(HEADS))]()
@@ -141,42 +144,7 @@ class Classification(Task):
                 f"metric 'f1' must have two classes, got {len(self.classes)}. Use 'macro-f1'."
             )
         needed = metric == "f1" or positive is not None
-        self.positive = positive_class(self.classes, positive) if needed else None
-
-    @classmethod
-    def read(
-        cls,
-        source: str | os.PathLike[str],
-        *,
-        name: str | None = None,
-        label: str | None = None,
-        text: str | None = None,
-        header: str | Sequence[str] | None = None,
-        metric: str | None = None,
-        head: str | Head = "logistic",
-        positive: str | None = None,
-    ) -> Self:
-        """The items in a file, a folder or a data set of the hub.
-
-        Its columns are label and text, or label, sentence1 and sentence2; also understood are those
-        of the GLUE sets, BoolQ and TREC.
-
-        Parameters
-        ----------
-        label : str, optional
-            The column of the label, such as "fine" for TREC's 50 classes.
-        metric : str, optional
-            Of "cola" Matthews' correlation and of "mrpc" and "qqp" F1 as GLUE has it, otherwise
-            accuracy.
-        """
-        table = reading.read(source, header)
-        columns = table.choose(*reading.PAIRS, *reading.TEXTS, named=text, option="text")
-        table, labels, n_unlabelled = table.labels(label)
-        name = name or table.name
-        metric = metric or USUAL.get(name, "accuracy")
-        task = cls(table.texts(*columns), labels, table.parts, name, metric, head, positive)
-        task.n_unlabelled = n_unlabelled
-        return task
+        self.positive = self._positive(positive) if needed else None
 
     def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
         known, asked = self._features(X, train, items)
@@ -189,7 +157,7 @@ class Classification(Task):
         return self._outcome(predicted, self.labels[items])
 
     def _features(self, X: NDArray[Any], train: Integers, items: Integers) -> list[Floats]:
-        """Features of the items to train on and of those to be asked about."""
+        """Features of the training items and of the items to predict."""
         blocks = []
         for known, asked in zip(self._blocks(X, train), self._blocks(X, items), strict=True):
             centre = known.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Files that tasks are read from: tables, Parquet, and test collections such as SMART's."""
+"""Files of tasks: tables, Parquet, and test collections such as SMART's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Columns = dict[str, list[Any]]
 
 
 def is_table(name: str) -> bool:
-    """Whether the name says that a file holds rows."""
+    """Whether the name is that of a table."""
     return bool(tables.suffix(name) or PARQUET.search(name))
 
 
@@ -30,16 +30,16 @@ def stem(file: str) -> str:
 
 
 def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Columns, list[int]]:
-    """(columns by name, number of each row's line) of a file.
+    """(columns by name, line number of each row) of a file.
 
-    A file whose suffix says nothing is read like .txt, whose delimiter is found from its lines.
+    Files with other suffixes are read like .txt, whose delimiter is inferred from its lines.
 
     Parameters
     ----------
     path : Path
     header : sequence of str, optional
-        Names of the first columns of a file without a header; further ones are left out, but
-        where white space separates columns the last one takes the rest of the line.
+        Names of the first columns of a file without a header. Further columns are ignored, except
+        that the last one takes the rest of the line if columns are separated by white space.
     """
     if PARQUET.search(path.name):
         return _parquet(path, header)
@@ -65,7 +65,7 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
 
 def _expect_text(lines: list[str], path: Path) -> list[str]:
     if any("\0" in line for line in lines) and not tables.suffix(path.name):
-        raise FormatError(f"must be a {KINDS} file, got other bytes than text.")
+        raise FormatError(f"must be a {KINDS} file, got binary data.")
     return lines
 
 
@@ -73,11 +73,12 @@ def _columns_unknown(lines: list[str], header: Sequence[str] | None) -> str:
     if header:
         return (
             f"must have the {len(header)} columns of the header {brief(','.join(header))} in every "
-            f"line, between tabs, commas, semicolons or spaces, got {brief(lines[0])}."
+            f"line, separated by tabs, commas, semicolons or spaces, got {brief(lines[0])}."
         )
     return (
-        f"must have columns between tabs, commas, semicolons or spaces, got {brief(lines[0])}. "
-        "Where it has no header, name its columns, as with --header label,text (header= in Python)."
+        "must have columns separated by tabs, commas, semicolons or spaces, got "
+        f"{brief(lines[0])}. If it has no header, name its columns, as with --header label,text "
+        "(header= in Python)."
     )
 
 
@@ -97,7 +98,7 @@ def _cells(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[in
 
 def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
     if header:
-        raise FormatError("has names in every line, so a header does not go with it. Leave it out.")
+        raise FormatError("has column names in every line, so it takes no header. Leave it out.")
     rows, lines = [], []
     for record in records:
         rows.append(record.held)
@@ -109,7 +110,7 @@ def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[
 def _parquet(path: Path, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
     with explained(str(path), "Parquet"):
         if header:
-            raise FormatError("has names of its own, so a header does not go with it.")
+            raise FormatError("has its own column names, so it takes no header. Leave it out.")
         table = pq.read_table(path)
     if not table.num_rows:
         raise InputError(f"{str(path)!r} must have rows, got none.")
@@ -120,12 +121,12 @@ FIELD = re.compile(r"\.([A-Z])\s*$")
 BEGIN = re.compile(r"\.I\s+(\S+)\s*$")
 QUERIES = re.compile(r"qry|quer|topic", re.IGNORECASE)
 JUDGEMENTS = re.compile(r"rel|qrel|rlv", re.IGNORECASE)
-WORST = 5  # of Cranfield's codes from 1, a complete answer, to 5, of no interest
+WORST = 5  # Cranfield's codes go from 1, a complete answer, to 5, of no interest
 Judgements = list[tuple[str, str, float]]
 
 
 def is_smart(path: Path) -> bool:
-    """Whether a file begins as SMART's do; one that cannot be read does not."""
+    """Whether a file can be read and begins like SMART's."""
     try:
         with open(path, "rb") as file:
             return file.read(3) == b".I "
@@ -134,7 +135,7 @@ def is_smart(path: Path) -> bool:
 
 
 def smart_files(folder: Path) -> tuple[Path, Path, Path] | None:
-    """Documents, queries and judgements of a collection in SMART's format, where there is one."""
+    """Documents, queries and judgements of a collection in SMART's format, if it is one."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     marked = [path for path in files if is_smart(path)]
     queries = [path for path in marked if QUERIES.search(path.name)]
@@ -177,11 +178,10 @@ def _text(fields: dict[str, list[str]], name: str) -> str:
 
 
 def read_judgements(path: Path) -> tuple[Judgements, list[int]] | None:
-    """The judgements of a file without a header, and their lines; None where it is no such file.
+    """(judgements, their line numbers) of a file without a header, or None for other files.
 
-    Understood are lines of query, 0 or Q0, document, relevance, as of TREC; of query, document, 0,
-    0, as of CISI and CACM; of query, document, code, as of Cranfield, whose code 1 is the best and
-    5 the worst; and of query and document.
+    A line holds query, 0 or Q0, document and relevance (TREC); query, document, 0 and 0 (CISI and
+    CACM); query, document and code from 1, the best, to 5 (Cranfield); or query and document.
     """
     with explained(str(path), "text"), tables.open_plain(path) as file:
         rows, lines = list[list[str]](), list[int]()
@@ -229,38 +229,33 @@ def _ordered(rows: list[list[str]], coded: bool) -> Judgements:
 
 
 def numbered(judgements: Judgements, queries: list[str], documents: list[str]) -> Judgements:
-    """The judgements with the ids of queries and documents.
+    """The judgements with the ids that queries and documents have.
 
-    Numbers may have leading zeros. Where some are of no query by its id and all are places,
-    queries are counted in their order, as Cranfield's are, whose ids have gaps.
+    Leading zeros of numbers don't matter. If some judgements match no query id, but all are
+    positions, queries are counted from 1, as in Cranfield, whose ids have gaps.
     """
-    plain = {_plain(key): key for key in queries}
-    counted = {str(i): key for i, key in enumerate(queries, 1)}
-    asked = {_plain(query) for query, _, _ in judgements}
-    if not asked <= plain.keys() and asked <= counted.keys():
-        plain = counted
-    known = {_plain(key): key for key in documents}
+    by_key = {_without_zeros(key): key for key in queries}
+    by_position = {str(i): key for i, key in enumerate(queries, 1)}
+    judged = {_without_zeros(query) for query, _, _ in judgements}
+    if not judged <= by_key.keys() and judged <= by_position.keys():
+        by_key = by_position
+    known = {_without_zeros(key): key for key in documents}
     return [
-        (plain.get(_plain(query), query), known.get(_plain(document), document), gain)
+        (
+            by_key.get(_without_zeros(query), query),
+            known.get(_without_zeros(document), document),
+            gain,
+        )
         for query, document, gain in judgements
     ]
 
 
-def _plain(key: str) -> str:
+def _without_zeros(key: str) -> str:
     return key.lstrip("0") or key if key.isdigit() else key
 
 
-def as_columns(judgements: Judgements) -> Columns:
-    """Judgements as the columns that BEIR's have."""
-    queries, documents, gains = (list(values) for values in zip(*judgements, strict=True))
-    return {"query-id": queries, "corpus-id": documents, "score": gains}
-
-
 def is_judgements(path: Path) -> bool:
-    """Whether the name says that a file holds judgements."""
+    """Whether the name is that of a file of judgements."""
     name = path.name.lower()
-    return (
-        name.startswith("qrel")
-        or name.endswith((".qrel", ".qrels", ".trec"))
-        or (stem(name).endswith("qrels"))
-    )
+    endings = (".qrel", ".qrels", ".trec")
+    return name.startswith("qrel") or name.endswith(endings) or stem(name).endswith("qrels")

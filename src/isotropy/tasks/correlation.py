@@ -19,25 +19,25 @@ from isotropy.tasks.outcomes import Integers, Outcome, coded, indicator, numbers
 class Correlation(Outcome):
     """The correlation of predicted with gold scores.
 
-    Spearman's is Pearson's of midranks. Exchanged is what is free of a system's scale: the ranks
-    of its predictions for Spearman, their z-scores for Pearson, within each stratum; gold stays,
-    and mixed ranks are not ranked again.
+    Spearman's is Pearson's of midranks. Two systems exchange what doesn't depend on their scale,
+    within each stratum: ranks of the predictions for Spearman, z-scores for Pearson. Gold scores
+    stay, and mixed ranks are not ranked again.
 
     Parameters
     ----------
     predicted, gold : arrays of shape (n_items,)
     kind : {"spearman", "pearson"}
     strata : array of shape (n_items,), optional
-        The part that an item belongs to, such as the source of its sentences.
+        The stratum of each item, such as the source of its sentences.
     combine : {"all", "mean", "wmean"}
-        One correlation over all items, or the mean over strata, plain or weighted by their items.
-        A stratum of which a draw has no item is left out of that draw's mean, and one whose gold
-        scores are all equal of every mean.
+        One correlation over all items, or the mean over strata, plain or weighted by their size.
+        A draw's mean leaves out the strata without an item in it, and every mean leaves out the
+        strata whose gold scores are all equal.
     metrics : mapping, optional
 
     Notes
     -----
-    NaN where the predictions (of a stratum) or all gold scores are constant.
+    NaN if the predictions (of a stratum) or all gold scores are constant.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class Correlation(Outcome):
 
     @cached_property
     def _members(self) -> list[NDArray[np.int64]]:
-        """Item numbers of each stratum that counts by itself."""
+        """Item numbers of each stratum with a correlation of its own."""
         if self.combine == "all":
             return [np.arange(self.n_items)]
         parts = [np.flatnonzero(self.strata == i) for i in range(int(self.strata.max()) + 1)]
@@ -90,7 +90,7 @@ class Correlation(Outcome):
         return self._combined(np.array(found), np.array(totals))
 
     def _combined(self, correlations: Floats, totals: Floats) -> Floats:
-        """Mean over strata (rows) that have items; totals are the items of each."""
+        """Mean over the strata (rows) that have items; totals count them."""
         shares = (totals > 0).astype(np.float64) if self.combine == "mean" else totals
         parts = np.where(totals > 0, shares * correlations, 0.0)
         means: Floats = parts.sum(axis=0) / shares.sum(axis=0)
@@ -117,10 +117,10 @@ class Correlation(Outcome):
 
 
 def mixture(a: Floats, b: Floats, gold: Floats) -> Callable[[Floats], tuple[Floats, Floats]]:
-    """What gives Pearson's correlations with gold of a and b after swaps; all three are centred.
+    """A function that computes the correlations of a and b with gold after swaps; all centred.
 
     With m = (a + b)/2, h = (a - b)/2 and s = -1 for a swapped item, otherwise 1, the mixtures are
-    m + s h and m - s h, so that three products with the swaps are all it takes.
+    m + s h and m - s h, so three products with the swaps are enough.
     """
     middle, half = (a + b) / 2, (a - b) / 2
     columns = np.stack([half, half * gold, middle * half])
@@ -141,12 +141,12 @@ def mixture(a: Floats, b: Floats, gold: Floats) -> Callable[[Floats], tuple[Floa
 
 
 def spread_of(found: Floats, scale: float) -> Floats:
-    """A sum of squares found by differences, 0 where it is rounding."""
+    """A sum of squares computed as a difference, 0 if that is rounding error."""
     return np.where(found > 1e-12 * scale, found, 0.0)
 
 
 class Ranks:
-    """A variable that counts by its midranks."""
+    """A variable represented by its midranks."""
 
     def __init__(self, values: Floats) -> None:
         _, codes = np.unique(values, return_inverse=True)
@@ -165,7 +165,7 @@ class Ranks:
 
 
 class Values:
-    """A variable that counts by its values."""
+    """A variable represented by its values."""
 
     def __init__(self, values: Floats) -> None:
         self.values = values - values.mean()

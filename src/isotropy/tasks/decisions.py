@@ -18,21 +18,21 @@ from isotropy.tasks.outcomes import Integers, Outcome, coded, indicator, labels,
 
 @public
 class Decisions(Outcome):
-    """Matthews' correlation or F1 of predicted with true labels; exchanged are the predictions.
+    """Matthews' correlation or F1 of predicted labels; predictions are what is exchanged.
 
     Parameters
     ----------
     predicted, true : arrays of shape (n_items,)
         Labels: numbers or strings.
     measure : {"matthews", "f1", "macro-f1"}
-        F1 is that of the label `positive`, macro-F1 the mean over the labels that occur.
+        F1 of the label `positive`; macro-F1 is the mean over the labels that occur.
     positive : label
     metrics : mapping, optional
 
     Notes
     -----
-    Matthews' correlation is 0 where all predictions are the same, and NaN where all true labels
-    are. F1 is 2 TP/(2 TP + FP + FN), NaN where that is 0/0.
+    Matthews' correlation is 0 if all predictions are equal, and NaN if all true labels are. F1 is
+    2 TP/(2 TP + FP + FN), NaN if that is 0/0.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Decisions(Outcome):
         return labels
 
     def _counted(self, labels: NDArray[Any]) -> Floats:
-        """What each item (column) adds to the right, predicted and true counts of every label."""
+        """What each item (column) adds to the correct, predicted and true counts of each label."""
         predicted = self.predicted == labels[:, None]
         true = self.true == labels[:, None]
         return np.vstack([predicted & true, predicted, true]).astype(np.float64)
@@ -116,7 +116,7 @@ class Decisions(Outcome):
 
 
 def matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
-    """Matthews' correlation from right answers and the counts of each label, one column a draw."""
+    """Matthews' correlation of each draw (column) from correct items and the counts of each label."""
     total = true.sum(axis=0)
     covariance = right * total - (predicted * true).sum(axis=0)
     predicted_spread = total**2 - (predicted**2).sum(axis=0)
@@ -128,22 +128,22 @@ def matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
 
 @public
 class AveragePrecision(Outcome):
-    """The average precision of predicted scores; exchanged are the ranks of the predictions.
+    """The average precision of predicted scores; their ranks are what is exchanged.
 
-    The sum over thresholds of precision times the recall gained there; items of equal score share
+    The sum over thresholds of precision times the recall gained there. Items of equal score share
     a threshold, before and after an exchange.
 
     Parameters
     ----------
     predicted : array of shape (n_items,)
-        Scores, higher for items that are thought positive.
+        Scores, higher for items predicted to be positive.
     gold : array of shape (n_items,)
         1 or True for positive items, otherwise 0 or False.
     metrics : mapping, optional
 
     Notes
     -----
-    NaN where no item is positive.
+    NaN if no item is positive.
 
     Examples
     --------
@@ -199,7 +199,7 @@ class AveragePrecision(Outcome):
 
 
 def average_precision(hits: Floats, items: Floats) -> Floats:
-    """Average precision from the positive and all items down to each threshold, by draw."""
+    """Average precision of each draw from the positive and all items down to each threshold."""
     precision = hits / np.maximum(items, 1)
     gained = np.diff(hits, axis=0, prepend=0)
     scores: Floats = np.einsum("ij,ij->j", precision, gained) / hits[-1]
@@ -210,9 +210,9 @@ def average_precision(hits: Floats, items: Floats) -> Floats:
 class VMeasure(Outcome):
     """The V-measure of clusters: harmonic mean of homogeneity and completeness.
 
-    1 - H(class|cluster)/H(class) and 1 - H(cluster|class)/H(cluster). The entropies are means
-    over items of -log p(class|cluster), -log p(cluster|class) and -log p(cluster); these numbers
-    are exchanged, as those of clusters mean nothing from one system to another.
+    These are 1 - H(class|cluster)/H(class) and 1 - H(cluster|class)/H(cluster). The entropies are
+    means over items of -log p(class|cluster), -log p(cluster|class) and -log p(cluster). These
+    numbers are exchanged, as cluster numbers mean nothing to another system.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class VMeasure(Outcome):
 
     Notes
     -----
-    0 where all items are in one cluster, NaN where all are of one class.
+    0 if all items are in one cluster, NaN if all are in one class.
 
     Examples
     --------
@@ -243,7 +243,7 @@ class VMeasure(Outcome):
 
     @cached_property
     def _cells(self) -> tuple[Integers, Integers]:
-        """Cluster and class of each cell that has items, and the cell of each item."""
+        """Cluster and class of each non-empty cell, and the cell of each item."""
         keys = self.predicted * (int(self.true.max()) + 1) + self.true
         _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
         return np.stack([self.predicted[first], self.true[first]]), codes
@@ -297,11 +297,11 @@ class VMeasure(Outcome):
 def v_measure(means: Floats, class_entropy: Floats | np.float64) -> Floats:
     """2 h c/(h + c); means are H(class|cluster), H(cluster|class) and H(cluster), by draw.
 
-    Homogeneity h and completeness c of a mixture of systems can come out below zero, and then
-    count as zero.
+    For a mixture of systems, homogeneity h and completeness c can be negative, and then count as
+    zero.
     """
     given_cluster, given_class, entropy = means
-    least = 1e-12  # an entropy below this is that of one value
+    least = 1e-12  # a lower entropy means a single value
     homogeneity = 1 - given_cluster / np.where(class_entropy > least, class_entropy, np.nan)
     completeness = 1 - np.where(entropy > least, given_class / entropy, 0.0)
     h, c = np.maximum(homogeneity, 0), np.maximum(completeness, 0)

@@ -23,10 +23,10 @@ Integers = NDArray[np.int64]
 
 @public
 class Outcome(ABC):
-    """A score that can be computed again with items counted several times, or exchanged.
+    """A score that can be computed again on resampled items, or after exchanging items.
 
     A subclass defines `_resampled(weights)` and `_exchange(other)` for blocks of draws of shape
-    (n_items, n_draws), and names in `fixed` what two outcomes must share to be compared.
+    (n_items, n_draws). `fixed` lists the attributes that two outcomes must share to be compared.
     """
 
     fixed: ClassVar[tuple[str, ...]] = ()
@@ -39,21 +39,21 @@ class Outcome(ABC):
 
     @cached_property
     def value(self) -> float:
-        """The score as a fraction; NaN where it is undefined."""
+        """The score as a fraction; NaN if it is undefined."""
         return float(self.resampled(np.ones((1, self.n_items)))[0])
 
     def resampled(self, weights: NDArray[Any]) -> Floats:
-        """The score of every draw, in which item i is counted weights[draw, i] times.
+        """The score of each draw, in which item i counts weights[draw, i] times.
 
         Parameters
         ----------
         weights : array of shape (n_draws, n_items)
-            Whole numbers of at least zero.
+            Integers of at least zero.
 
         Returns
         -------
         array of shape (n_draws,)
-            NaN where the score of a draw is undefined.
+            NaN if the score of a draw is undefined.
         """
         weights = self._expect_draws(weights, "weights")
         if weights.size and weights.min() < 0:
@@ -61,14 +61,14 @@ class Outcome(ABC):
         return self._in_blocks(self._resampled, weights)
 
     def exchanged(self, other: Self, swaps: NDArray[Any]) -> Floats:
-        """self's score less other's after each draw exchanged what is comparable of some items.
+        """The difference in score, self less other, after each draw exchanged some items.
 
         Parameters
         ----------
         other : Outcome
-            Of the same kind and on the same items.
+            An outcome of the same kind on the same items.
         swaps : boolean array of shape (n_draws, n_items)
-            Whether the two systems exchange an item.
+            Whether the two systems exchange their results on an item.
 
         Returns
         -------
@@ -84,7 +84,7 @@ class Outcome(ABC):
 
     @abstractmethod
     def _exchange(self, other: Self) -> Callable[[Floats], Floats]:
-        """What gives the differences of a block of swaps, which are 1 or 0."""
+        """A function that computes the differences for a block of swaps, which are 1 or 0."""
 
     def _in_blocks(self, function: Callable[[Floats], Floats], draws: NDArray[Any]) -> Floats:
         rows = max(1, BLOCK_ELEMENTS // self.n_items)
@@ -120,7 +120,7 @@ class Outcome(ABC):
 
 
 def indicator(codes: Integers, n_codes: int | None = None) -> Any:
-    """Sparse matrix that sums the rows of each code."""
+    """Sparse matrix whose product with an array sums the rows of each code."""
     n = len(codes)
     shape = (int(codes.max()) + 1 if n_codes is None else n_codes, n)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=shape)
@@ -148,7 +148,7 @@ def labels(values: Any, name: str, n_items: int | None = None) -> NDArray[Any]:
 
 
 def coded(values: Any, name: str, n_items: int | None) -> Integers:
-    """The number of each item's label among the sorted labels."""
+    """The position of each item's label among the sorted labels."""
     _, codes = np.unique(labels(values, name, n_items), return_inverse=True)
     return codes.astype(np.int64)
 
@@ -166,9 +166,9 @@ def _expect_items(array: NDArray[Any], name: str, n_items: int | None) -> None:
 
 @public
 class Mean(Outcome):
-    """The mean of one number per item, such as 0/1 for a right answer, or the nDCG of a query.
+    """The mean of one number per item, such as 1 for a right answer, or the nDCG of a query.
 
-    Exchanged are the numbers.
+    These numbers are what is exchanged.
 
     Examples
     --------

@@ -1,10 +1,9 @@
-"""Pair classification: does the cosine tell the pairs that belong together from the others?"""
+"""Pair classification: does the cosine tell related pairs from unrelated ones?"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,28 +11,31 @@ from numpy.typing import NDArray
 from isotropy.errors import public
 from isotropy.linalg import Floats
 from isotropy.models.texts import Text
-from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task, classes, positive_class
 from isotropy.tasks.decisions import AveragePrecision
+from isotropy.tasks.labelled import LabelledTask
+from isotropy.tasks.outcomes import Integers, Outcome
+from isotropy.tasks.reading import PAIRS
 
 
 @public
-class PairClassification(Task):
-    """Average precision of the cosine for pairs that belong together.
+class PairClassification(LabelledTask):
+    """Average precision of the cosine as a score of related pairs.
 
-    Along in the outcome's `metrics` come accuracy and F1 at the threshold that is best for each on
-    the same items: upper bounds, as the threshold has seen them.
+    The outcome's `metrics` hold accuracy and F1, each at the threshold that is best for it on the
+    same items: upper bounds, as the threshold has seen the labels.
+
+    Read from the columns label, sentence1 and sentence2, or those of the GLUE sets.
 
     Parameters
     ----------
     pairs : sequence of pairs of str
     labels : sequence
-        Of two kinds.
+        Two distinct values.
     part, name
-        As of every task.
+        See `Task`.
     positive : label, optional
-        Which of the two means that a pair belongs together; found by its name (1, true, yes,
-        entailment, duplicate, ...) where it can be.
+        The label of related pairs. By default it is recognised by its name: 1, true, yes,
+        entailment, duplicate, ...
 
     Examples
     --------
@@ -44,56 +46,33 @@ class PairClassification(Task):
 
     kind = "pair-classification"
     metric = "average_precision"
-    per_item = ("labels",)
+    text_columns = PAIRS
 
     def __init__(
         self,
         pairs: Sequence[tuple[Text, ...]],
         labels: Any,
         part: Sequence[str] | None = None,
-        name: str = "pair-classification",
-        positive: Any = None,
+        name: str = "",
+        positive: str | float | None = None,
     ) -> None:
-        super().__init__(pairs, part, name)
-        self.classes, numbers = classes(labels, self.n_items, name)
-        self.labels = numbers == positive_class(self.classes, positive)
+        super().__init__(pairs, labels, part, name)
+        self.labels = self.labels == self._positive(positive)
 
-    @classmethod
-    def read(
-        cls,
-        source: str | os.PathLike[str],
-        *,
-        name: str | None = None,
-        label: str | None = None,
-        text: str | None = None,
-        header: str | Sequence[str] | None = None,
-        positive: str | None = None,
-    ) -> Self:
-        """The pairs in a file, a folder or a data set of the hub: label, sentence1, sentence2.
-
-        Also understood are the columns of the GLUE sets.
-        """
-        table = reading.read(source, header)
-        columns = table.choose(*reading.PAIRS, named=text, option="text")
-        table, labels, n_unlabelled = table.labels(label)
-        task = cls(table.texts(*columns), labels, table.parts, name or table.name, positive)
-        task.n_unlabelled = n_unlabelled
-        return task
-
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> AveragePrecision:
+    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
         cosines, gold = self._similarities(X, items), self.labels[items]
         return AveragePrecision(cosines, gold, best_decisions(cosines, gold))
 
 
 def best_decisions(scores: Floats, gold: NDArray[np.bool_]) -> dict[str, float]:
-    """Accuracy and F1 at their best thresholds, over all that tell two scores apart."""
+    """Accuracy and F1, each at its best threshold."""
     right, n_called, called_right = at_thresholds(scores, gold)
     f1 = 2 * called_right / np.maximum(n_called + gold.sum(), 1)
     return {"accuracy": float(right.max() / len(gold)), "f1": float(f1.max())}
 
 
 def at_thresholds(scores: Floats, gold: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-    """(right answers, items called positive, those of them that are) by threshold.
+    """(correct items, items called positive, true positives) at each threshold.
 
     Threshold i calls the items with the i highest distinct scores positive; 0 calls none.
     """

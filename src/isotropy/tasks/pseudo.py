@@ -1,4 +1,4 @@
-"""Tasks made of structure that unlabelled text has: what belongs together is near in the text."""
+"""Tasks made from unlabelled texts: texts that are close in a document belong together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from isotropy.tasks.retrieval import Retrieval
 
 @public
 def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)") -> Retrieval:
-    """Search in which each text must find the one that follows it in the list.
+    """A search in which each text must find the one that follows it in the list.
 
-    Texts are taken two by two, so that no text is in two items. What this shows holds for real
-    searches only as far as these look for text from the same place.
+    Texts are taken in pairs, so that no text is in two items. The result says something about a
+    real search only if that search looks for text from the same place.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)
     2
     """
     if len(texts) < 4:
-        raise InputError(f"texts must be at least 4, got {len(texts)}.")
+        raise InputError(f"texts must have at least 4 entries, got {len(texts)}.")
     return titled(texts[0 : len(texts) - 1 : 2], texts[1::2], name)
 
 
@@ -30,9 +30,9 @@ def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)
 def titled(
     titles: Sequence[str], bodies: Sequence[str], name: str = "title to body (pseudo-task)"
 ) -> Retrieval:
-    """Search in which each title must find its body among all bodies.
+    """A search in which each title must find its body among all bodies.
 
-    Titles that return, or that are a body themselves, are left out.
+    Repeated titles, and titles that are also a body, are left out.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def titled(
     name : str
     """
     if len(titles) != len(bodies):
-        raise InputError(f"titles and bodies must be as many, got {len(titles)} and {len(bodies)}.")
+        raise InputError(f"titles must be as many as bodies, got {len(titles)} and {len(bodies)}.")
     documents, numbers = distinct(bodies)
     found: dict[str, int] = {}
     for title, body in zip(titles, bodies, strict=True):
@@ -48,7 +48,7 @@ def titled(
             found.setdefault(title, numbers[body])
     if len(found) < 2:
         raise InputError(
-            f"titles must be at least 2 that differ and are no bodies, got {len(found)}."
+            f"titles must have at least 2 distinct entries that are no bodies, got {len(found)}."
         )
     judged = [(place, number, 1.0) for place, number in enumerate(found.values())]
     return Retrieval(list(found), documents, judged, name=name)

@@ -1,4 +1,4 @@
-"""Tables of items: from a file, a folder with a file for each part, or the hub."""
+"""Tables of items from a file, a folder with one file per part, or the hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -23,11 +23,11 @@ PART = re.compile(
 )
 PARTS = ("train", "dev", "test")
 UNDIVIDED = "all"
-PART_COLUMNS = (("SemEval_set",), ("split",))
+PART_COLUMNS = ("SemEval_set", "split")
 ABOUT = re.compile("readme|licen[sc]e|source|citation|changelog|instructions|notes", re.IGNORECASE)
 
-# Columns as common sets call them, the usual name first; case, spaces, _ and - do not matter.
-PAIRS = (
+# Column names of common sets, the usual one first; case, spaces, _ and - don't matter.
+PAIRS: tuple[tuple[str, ...], ...] = (
     ("sentence1", "sentence2"),
     ("sentence_A", "sentence_B"),
     ("question", "sentence"),
@@ -41,89 +41,60 @@ PAIRS = (
     ("query", "passage"),
     ("text_a", "text_b"),
 )
-TEXTS = (
-    ("text",),
-    ("sentence",),
-    ("question",),
-    ("utterance",),
-    ("query",),
-    ("document",),
-    ("content",),
-    ("review",),
-    ("headline",),
-    ("title",),
+
+
+def _single(names: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((name.strip(),) for name in names.split(","))
+
+
+TEXTS = _single(
+    "text, sentence, question, utterance, query, document, content, review, headline, title"
 )
-LABELS = (
-    ("label",),
-    ("coarse",),
-    ("coarse_label",),
-    ("answer",),
-    ("category",),
-    ("intent",),
-    ("class",),
-    ("topic",),
-    ("target",),
-    ("gold",),
-    ("gold_label",),
-    ("is_duplicate",),
-    ("entailment_label",),
-    ("entailment_judgment",),
-    ("entailment",),
-    ("quality",),
-    ("sentiment",),
-    ("emotion",),
-    ("cluster",),
+LABELS = _single(
+    "label, coarse, coarse_label, answer, category, intent, class, topic, target, gold, "
+    "gold_label, is_duplicate, entailment_label, entailment_judgment, entailment, quality, "
+    "sentiment, emotion, cluster"
 )
-SCORES = (
-    ("score",),
-    ("relatedness_score",),
-    ("similarity",),
-    ("relatedness",),
-    ("similarity_score",),
-    ("gold",),
-    ("gold_score",),
-    ("Human (mean)",),
-    ("SimLex999",),
-    ("mean",),
-    ("rating",),
-    ("label",),
+SCORES = _single(
+    "score, relatedness_score, similarity, relatedness, similarity_score, gold, gold_score, "
+    "Human (mean), SimLex999, mean, rating, label"
 )
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named columns; of each row the part, the file and the line that it stands in."""
+    """Rows of named columns, with the part, the file and the line of each row."""
 
     name: str
     columns: Columns
     parts: list[str]
     files: list[str]
     lines: list[int]
+    n_unlabelled: int = 0  # rows left out because they have no label
+
+    @classmethod
+    def of_file(
+        cls, name: str, columns: Columns, lines: list[int], file: str, part: str = UNDIVIDED
+    ) -> Table:
+        return cls(name, columns, [part] * len(lines), [file] * len(lines), lines)
 
     def choose(
         self, *options: Sequence[str], named: str | None = None, option: str | None = None
     ) -> tuple[str, ...]:
-        """The first of the options, each one column or several, that is there.
+        """The first of the options, each one or several columns, that the table has.
 
         Parameters
         ----------
         *options : sequence of str
-            Case, spaces, underscores and hyphens do not matter where no name is the very same.
+            Case, spaces, underscores and hyphens don't matter unless a name matches exactly.
         named : str, optional
-            What the user says instead, several columns with commas between.
+            The user's choice instead, several columns separated by commas.
         option : str, optional
-            What this is called by the user, as "label" in --option label=intent.
+            The user's name for this choice, such as "label" in --option label=intent.
         """
         wanted = list(options) if named is None else [self._named(named, options, option)]
-        folded: dict[str, list[str]] = {}
-        for name in self.columns:
-            folded.setdefault(_folded(name), []).append(name)
         for names in wanted:
-            exact = [name if name in self.columns else None for name in names]
-            alike = [folded.get(_folded(name), []) for name in names]
-            found = [
-                a or (b[0] if len(b) == 1 else None) for a, b in zip(exact, alike, strict=True)
-            ]
+            found = [self._column(name) for name in names]
             if None not in found:
                 return tuple(map(str, found))
         raise InputError(
@@ -131,10 +102,17 @@ class Table:
             f"{listed(list(self.columns), 12)}. {self._advice(wanted, option)}"
         )
 
+    def _column(self, name: str) -> str | None:
+        """The column of this name, or else the only one whose name is alike."""
+        if name in self.columns:
+            return name
+        alike = [column for column in self.columns if _folded(column) == _folded(name)]
+        return alike[0] if len(alike) == 1 else None
+
     def _named(
         self, named: str, options: Sequence[Sequence[str]], option: str | None
     ) -> tuple[str, ...]:
-        """The columns that the user names: one, or several with commas between."""
+        """The columns that the user names, one or several separated by commas."""
         found = (named,) if named in self.columns else tuple(named.split(","))
         widths = sorted({len(names) for names in options})
         if len(found) not in widths:
@@ -146,17 +124,17 @@ class Table:
     def _advice(self, wanted: Sequence[Sequence[str]], option: str | None) -> str:
         if tables.is_row([str(name) for name in self.columns]):
             return (
-                "That is a row: the file has no header. Name its columns in their order, as with "
-                f"--header {','.join(wanted[0])},... (header= in Python)."
+                "That looks like a row: if the file has no header, name its columns in order, as "
+                f"with --header {','.join(wanted[0])},... (header= in Python)."
             )
         if option is None:
             return "Rename its columns."
         return f"Name it with --option {option}=NAME ({option}= in Python), or rename it."
 
-    def labelled(self, column: str) -> tuple[Table, int]:
-        """(the rows with a value in the column, how many have none).
+    def labelled(self, column: str) -> Table:
+        """The rows with a value in the column; `n_unlabelled` counts the others.
 
-        No value is an empty cell, a missing field, `-`, and -1 all through a part.
+        An empty cell, a missing field and `-` are no value, nor is -1 throughout a part.
         """
         values = ["" if _is_missing(value) else str(value) for value in self.columns[column]]
         seen: dict[str, set[str]] = {}
@@ -164,17 +142,17 @@ class Table:
             seen.setdefault(part, set()).add(value)
         hidden = {part for part, found in seen.items() if found <= {"", "-1", "-1.0"}}
         kept = [i for i, v in enumerate(values) if v and self.parts[i] not in hidden]
-        return self.rows(kept), len(values) - len(kept)
+        return replace(self.rows(kept), n_unlabelled=len(values) - len(kept))
 
-    def labels(self, column: str | None = None) -> tuple[Table, list[str], int]:
-        """(the rows that have a label, their labels, how many have none)."""
+    def labels(self, column: str | None = None) -> tuple[Table, list[str]]:
+        """(the rows with a label, their labels)."""
         (name,) = self.choose(*LABELS, named=column, option="label")
-        table, n_unlabelled = self.labelled(name)
+        table = self.labelled(name)
         labels = [str(value) for value in table.columns[name]]
         if name == "fine" and "coarse" in self.columns:  # TREC's fine names are not unique
             coarse = map(str, table.columns["coarse"])
             labels = [":".join(both) for both in zip(coarse, labels, strict=True)]
-        return table, labels, n_unlabelled
+        return table, labels
 
     def rows(self, kept: Sequence[int]) -> Table:
         return replace(
@@ -186,7 +164,7 @@ class Table:
         )
 
     def texts(self, *names: str) -> list[tuple[str, ...]]:
-        """Of each row the texts in the named columns, none of them empty."""
+        """The texts of each row in the named columns, none of them empty."""
         for name in names:
             for row, text in enumerate(self.columns[name]):
                 if isinstance(text, (list, dict)) or text is None or not str(text).strip():
@@ -212,7 +190,7 @@ class Table:
         return found
 
     def subsets(self) -> list[str] | None:
-        """The `subset` of each row; else its file, where there are several undivided ones."""
+        """The `subset` of each row, or its file if there are several undivided ones."""
         if "subset" in self.columns:
             return [str(value) for value in self.columns["subset"]]
         if set(self.parts) == {UNDIVIDED} and len(set(self.files)) > 1:
@@ -223,19 +201,19 @@ class Table:
         return f"{self.files[row][-80:]}, line {self.lines[row]}"
 
 
-def read(source: str | os.PathLike[str], header: str | Sequence[str] | None = None) -> Table:
-    """The table of a file, of a folder, of a folder that `datasets` saved, or of the hub.
+def read_table(source: str | os.PathLike[str], header: str | Sequence[str] | None = None) -> Table:
+    """Read a table from a file, a folder, a folder saved by `datasets`, or the hub.
 
-    Files and splits whose names have the word train (training), dev (development, val, valid,
-    validation, trial) or test (testing) are parts, and other files beside them are left out, which
-    a warning says. A folder without such files is undivided, and so is a file given by itself,
-    unless a column SemEval_set or split names the part of every row.
+    Files and splits whose names contain the word train (training), dev (development, val, valid,
+    validation, trial) or test (testing) are parts; other files in the same folder are left out,
+    with a warning. A folder without such files is undivided, and so is a single file, unless a
+    column SemEval_set or split names the part of every row.
 
     Parameters
     ----------
     source : path or str
     header : str or sequence of str, optional
-        Names of the columns, where files have no header: "word1,word2,score".
+        Column names, if the files have no header: "word1,word2,score".
     """
     names = _header(header)
     path = Path(os.path.expanduser(source))
@@ -245,14 +223,14 @@ def read(source: str | os.PathLike[str], header: str | Sequence[str] | None = No
         return _divided(read_file(path, UNDIVIDED, names))
     name = os.fspath(source)
     if is_table(name) or path.is_absolute() or name.startswith((".", "~")):
-        raise InputError(f"data must be a file or a folder, and there is no {name!r}.")
+        raise InputError(f"data must be a file or a folder, but {name!r} does not exist.")
     if names:
-        raise InputError(f"header is for files, got the data set {name!r} of the hub.")
-    return joined(hub(name), hub_name(name))
+        raise InputError(f"header is for files, got the dataset {name!r} on the hub.")
+    return concatenated(hub(name), hub_name(name))
 
 
 def _header(header: str | Sequence[str] | None) -> list[str] | None:
-    """The names in a header, which may be written with commas between."""
+    """The column names in a header, which may be separated by commas."""
     if header is None:
         return None
     names = header.split(",") if isinstance(header, str) else list(header)
@@ -260,17 +238,17 @@ def _header(header: str | Sequence[str] | None) -> list[str] | None:
     named = [name for name in names if name != "_"]
     if not all(names) or not named or len(set(named)) < len(named):
         raise InputError(
-            f"header must name each column once, as word1,word2,score (_ for one that is "
-            f"not needed), got {brief(header)}."
+            "header must name each column once, such as word1,word2,score (_ for a column to "
+            f"ignore), got {brief(header)}."
         )
     return [f"_{i}" if name == "_" else name for i, name in enumerate(names)]
 
 
 def _divided(table: Table) -> Table:
-    """The table with the parts that a column of it names, where files do not."""
+    """The table with the parts that one of its columns names, if its files don't."""
     if set(table.parts) != {UNDIVIDED}:
         return table
-    for (wanted,) in PART_COLUMNS:
+    for wanted in PART_COLUMNS:
         name = next((name for name in table.columns if _folded(name) == _folded(wanted)), None)
         if name is None:
             continue
@@ -280,13 +258,13 @@ def _divided(table: Table) -> Table:
     return table
 
 
-def read_file(path: Path, part: str, header: Sequence[str] | None = None) -> Table:
+def read_file(path: Path, part: str = UNDIVIDED, header: Sequence[str] | None = None) -> Table:
     columns, lines = read_columns(path, header)
-    return Table(stem(path.name), columns, [part] * len(lines), [path.name] * len(lines), lines)
+    return Table.of_file(stem(path.name), columns, lines, path.name, part)
 
 
 def part_of(name: str) -> str:
-    """The part that a file or a split is, by a word in its name."""
+    """The part that a word in the name of a file or split stands for."""
     found = PART.search(name.lower())
     if found is None:
         return UNDIVIDED
@@ -295,9 +273,9 @@ def part_of(name: str) -> str:
 
 
 def tabular(folder: Path) -> list[Path]:
-    """The files of a folder that hold tables, in the order of their names.
+    """The files of a folder that hold tables, sorted by name.
 
-    Those that end in .txt count where no others are there, and do not begin with README.
+    Files ending in .txt count only if there are no others, and not if they begin with README.
     """
     files = sorted(path for path in folder.iterdir() if is_table(path.name))
     tables_only = [path for path in files if tables.suffix(path.name) != "txt"]
@@ -306,7 +284,7 @@ def tabular(folder: Path) -> list[Path]:
         if stem(first.name) == stem(second.name):
             raise InputError(
                 f"{str(folder)!r} must hold each table once, got {brief(first.name)} and "
-                f"{brief(second.name)}. Move one away."
+                f"{brief(second.name)}. Move one of them away."
             )
     return files
 
@@ -314,7 +292,7 @@ def tabular(folder: Path) -> list[Path]:
 def _folder(path: Path, header: Sequence[str] | None) -> Table:
     name = path.resolve().name
     if any((path / mark).exists() for mark in ("dataset_dict.json", "dataset_info.json")):
-        return joined(_saved(path), name)
+        return concatenated(_saved(path), name)
     files = tabular(path)
     if not files:
         held = [file.name for file in sorted(path.iterdir())]
@@ -322,58 +300,60 @@ def _folder(path: Path, header: Sequence[str] | None) -> Table:
         raise InputError(f"{str(path)!r} must hold {KINDS} files, got {there}.")
     files = parts_among(files)
     found = [read_file(file, part_of(stem(file.name)), header) for file in files]
-    return joined(found, name)
+    return concatenated(found, name)
 
 
 def parts_among(files: Sequence[Path]) -> list[Path]:
-    """The files that are parts by their names, or all where none is; says which are left out."""
+    """The files named as parts, or all files if none is; warns of those left out."""
     parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
     left = [file.name for file in files if file not in parts]
     if parts and left:
         warnings.warn(
-            f"{listed(left, 3)} in {brief(files[0].parent.name)} was not read, as other "
-            "files there are named train, dev or test. Name it so too, or give it by itself.",
+            f"{listed(left, 3)} in {brief(files[0].parent.name)} was not read, because other "
+            "files there are named train, dev or test. Name it so too, or pass it by itself.",
             IsotropyWarning,
             stacklevel=2,
         )
     return parts or list(files)
 
 
-def joined(tables: Sequence[Table], name: str) -> Table:
-    """The rows of all tables; a column that one of them does not have is empty there."""
-    names = dict.fromkeys(column for table in tables for column in table.columns)
+def concatenated(parts: Sequence[Table], name: str) -> Table:
+    """The rows of all tables; a column that one of them lacks is empty there."""
 
-    def cells(column: str) -> list[Any]:
-        absent = ([None] * len(table.lines) for table in tables)
-        return _chained(t.columns.get(column, a) for t, a in zip(tables, absent, strict=True))
+    def chained(lists: Iterable[list[Any]]) -> list[Any]:
+        return list(chain.from_iterable(lists))
 
+    columns = {
+        column: chained(table.columns.get(column) or [None] * len(table.lines) for table in parts)
+        for column in dict.fromkeys(column for table in parts for column in table.columns)
+    }
     return Table(
         name,
-        {column: cells(column) for column in names},
-        _chained(table.parts for table in tables),
-        _chained(table.files for table in tables),
-        _chained(table.lines for table in tables),
+        columns,
+        chained(table.parts for table in parts),
+        chained(table.files for table in parts),
+        chained(table.lines for table in parts),
     )
 
 
 def hub_name(name: str) -> str:
-    """What a data set of the hub is called here: `stsb` for nyu-mll/glue:stsb."""
+    """The last part of a dataset's name: `stsb` for nyu-mll/glue:stsb."""
     return re.split("[/:]", name)[-1]
 
 
 def hub(name: str) -> list[Table]:
-    """The splits of a data set of the hub: "owner/name", or "owner/name:configuration"."""
-    datasets = _datasets(f"{name!r} is no file or folder here, and a data set of the hub")
+    """The splits of a dataset on the hub: "owner/name", or "owner/name:configuration"."""
+    datasets = _datasets(f"{name!r} is not a file or folder here, and a dataset on the hub")
     path, _, configuration = name.partition(":")
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # of every attempt to reach the hub
+    logging.disable(logging.WARNING)  # one for every attempt to reach the hub
     try:
         splits = datasets.load_dataset(path, configuration or None)
-    except Exception as error:  # of many kinds: network, name, configuration, format
+    except Exception as error:  # network, name, configuration, format: any
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(
-            f"data must be a file, a folder or a data set of the hub, got {name!r}: "
-            f"there is no such file, and loading it from the hub failed ({reason})."
+            f"data must be a file, a folder or a dataset on the hub, got {name!r}: there is no "
+            f"such file, and loading it from the hub failed ({reason})."
         ) from error
     finally:
         logging.disable(disabled)
@@ -396,8 +376,8 @@ def _datasets(what: str) -> Any:
 
 
 def _splits(splits: Mapping[str, Any]) -> list[Table]:
-    """Tables of `datasets`' splits; numbers of classes turn into names, and -1 into None."""
-    tables = []
+    """The table of each split; class numbers become names, and -1 becomes None."""
+    found = []
     for name, split in splits.items():
         columns = split.to_dict()
         for column, feature in split.features.items():
@@ -406,21 +386,9 @@ def _splits(splits: Mapping[str, Any]) -> list[Table]:
                 columns[column] = [
                     None if i is None or i < 0 else classes[i] for i in columns[column]
                 ]
-        n_rows = len(split)
-        tables.append(
-            Table(
-                name,
-                columns,
-                [part_of(name)] * n_rows,
-                [name] * n_rows,
-                list(range(1, n_rows + 1)),
-            )
-        )
-    return tables
-
-
-def _chained(lists: Any) -> list[Any]:
-    return list(chain.from_iterable(lists))
+        lines = list(range(1, len(split) + 1))
+        found.append(Table.of_file(name, columns, lines, name, part_of(name)))
+    return found
 
 
 def _is_missing(value: Any) -> bool:
@@ -428,7 +396,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """The number that a cell or a field holds, None where it is none."""
+    """The number in a cell or field, or None."""
     if isinstance(value, str):
         return float(value) if tables.NUMBER.fullmatch(value) else None
     try:

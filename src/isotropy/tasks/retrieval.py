@@ -1,4 +1,4 @@
-"""Retrieval: are the documents that answer a query nearest to it?"""
+"""Retrieval: are the relevant documents nearest to a query?"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from isotropy.linalg import Floats
 from isotropy.models.texts import Text
 from isotropy.sources.files import listed
 from isotropy.tasks import collections, reading
-from isotropy.tasks.base import Integers, Task
+from isotropy.tasks.base import Task
 from isotropy.tasks.collections import stem
-from isotropy.tasks.outcomes import Mean
+from isotropy.tasks.outcomes import Integers, Mean, labels
 from isotropy.tasks.reading import Table
 
 CUT = 10
@@ -42,20 +42,20 @@ GAINS = (("score",), ("relevance",), ("rel",), ("label",), ("rating",))
 
 @public
 class Retrieval(Task):
-    """nDCG@10 of documents ranked by their cosine with a query, exactly, over all documents.
+    """nDCG@10 of all documents ranked by their cosine with a query.
 
-    Along in the outcome's `metrics` come recall@10, recall@100 and mrr@10. Equal cosines keep the
-    order of the documents.
+    The outcome's `metrics` hold recall@10, recall@100 and mrr@10. The search is exact, and equal
+    cosines keep the order of the documents.
 
     Parameters
     ----------
     queries : sequence of str
     documents : sequence of str
     judgements : iterable of (query, document, relevance)
-        Numbers of a query and a document, and how relevant it is: above zero it is, and the more
-        the better. What is not judged is not relevant.
+        Positions of a query and a document in their lists, and the relevance, which is positive
+        for relevant documents. Pairs that are not judged are not relevant.
     part, name
-        As of every task; the items are the queries.
+        See `Task`; the items are the queries.
 
     Notes
     -----
@@ -82,54 +82,27 @@ class Retrieval(Task):
         documents: Sequence[Text],
         judgements: Iterable[tuple[int, int, float]],
         part: Sequence[str] | None = None,
-        name: str = "retrieval",
+        name: str = "",
     ) -> None:
-        relevance = self._relevance(judgements, len(queries), len(documents), name)
+        relevance = _relevance(judgements, len(queries), len(documents), name or self.kind)
         kept = np.flatnonzero(np.diff(relevance.indptr)).tolist()
         for number, document in enumerate(documents):
             self._expect_text([document], f"document {number}")
         self.corpus = list(documents)
-        if part is not None and len(part) != len(queries):
-            raise InputError(
-                f"part must have an entry for each of the {len(queries)} queries, got {len(part)}."
-            )
-        parts = None if part is None else [part[i] for i in kept]
+        parts = None if part is None else labels(part, "part", len(queries))[kept].tolist()
         super().__init__([(queries[i],) for i in kept], parts, name)
         self.relevance = relevance[kept]
         self.n_unlabelled = len(queries) - len(kept)
 
-    def _relevance(
-        self,
-        judgements: Iterable[tuple[int, int, float]],
-        n_queries: int,
-        n_documents: int,
-        name: str,
-    ) -> Any:
-        found = {(query, document): gain for query, document, gain in judgements if gain > 0}
-        if not found:
-            raise InputError(
-                f"{name!r} must have a relevant document for some query, got none. "
-                "Check that the judgements use the same numbers as queries and documents."
-            )
-        rows, columns = np.array(list(found)).T
-        n_seen = rows.max() + 1, columns.max() + 1
-        if min(rows.min(), columns.min()) < 0 or n_seen[0] > n_queries or n_seen[1] > n_documents:
-            raise InputError(
-                f"judgements must be of the {n_queries} queries and {n_documents} "
-                f"documents, got the numbers {rows.max()} and {columns.max()}."
-            )
-        gains = np.array(list(found.values()), dtype=np.float64)
-        return csr_array((gains, (rows, columns)), shape=(n_queries, n_documents))
-
     @classmethod
     def read(cls, source: str | os.PathLike[str], *, name: str | None = None) -> Self:
-        """The search in a folder of corpus, queries and qrels, or in such a data set of the hub.
+        """Read a folder, or a dataset on the hub, of a corpus, queries and qrels.
 
-        Corpus and queries have the columns _id and text, the corpus perhaps a title; qrels, which
-        may be a folder with a file for each part, query-id, corpus-id and score, or TREC's four
-        columns without a header. A title stands before its text unless the text begins with it.
-        Documents without text are left out. Read as they come are also the folders of CISI, CACM,
-        Cranfield and Medline, whose files are in SMART's format.
+        Corpus and queries have the columns _id and text, and the corpus may have a title. The
+        qrels are a file, or a folder with one file per part, with the columns query-id, corpus-id
+        and score, or TREC's four columns without a header. A title is put before its text unless
+        the text begins with it. Documents without text are left out. The folders of CISI, CACM,
+        Cranfield and Medline, in SMART's format, are read as they come.
         """
         corpus, queries, qrels = _tables(source)
         documents = {key: text for key, text in _documents(corpus) if text}
@@ -172,7 +145,7 @@ class Retrieval(Task):
         return Mean(ndcg, {name: float(values.mean()) for name, values in metrics.items()})
 
     def _ranked(self, X: NDArray[Any], items: Integers) -> Integers:
-        """Numbers of the documents nearest to each query, the nearest first."""
+        """The documents nearest to each query, the nearest first."""
         queries = linalg.unit_rows(self._rows(X, self.members[items, 0]))
         best: Floats = np.empty((len(items), 0))
         found: Integers = np.empty((len(items), 0), dtype=np.int64)
@@ -187,8 +160,31 @@ class Retrieval(Task):
         return found
 
 
+def _relevance(
+    judgements: Iterable[tuple[int, int, float]],
+    n_queries: int,
+    n_documents: int,
+    name: str,
+) -> Any:
+    found = {(query, document): gain for query, document, gain in judgements if gain > 0}
+    if not found:
+        raise InputError(
+            f"{name!r} must have a relevant document for some query, got none. "
+            "Check that the judgements use the same numbers as queries and documents."
+        )
+    rows, columns = np.array(list(found)).T
+    n_seen = rows.max() + 1, columns.max() + 1
+    if min(rows.min(), columns.min()) < 0 or n_seen[0] > n_queries or n_seen[1] > n_documents:
+        raise InputError(
+            f"judgements must refer to the {n_queries} queries and {n_documents} "
+            f"documents, got the numbers {rows.max()} and {columns.max()}."
+        )
+    gains = np.array(list(found.values()), dtype=np.float64)
+    return csr_array((gains, (rows, columns)), shape=(n_queries, n_documents))
+
+
 def highest(scores: Floats, k: int) -> Integers:
-    """Columns of the k highest scores of each row, in their order; the first of equal ones."""
+    """Columns of the k highest scores of each row, the highest first; ties keep their order."""
     n_rows, n_columns = scores.shape
     if n_columns <= k:
         return np.argsort(-scores, axis=1, kind="stable")
@@ -217,7 +213,7 @@ def gains_at(relevance: Any, ranked: Integers) -> Floats:
 
 
 def ideal(relevance: Any) -> Floats:
-    """DCG@10 of each query with its relevant documents first, the most relevant at the top."""
+    """The highest possible DCG@10 of each query: its most relevant documents first."""
     counts = np.diff(relevance.indptr)
     row = np.repeat(np.arange(len(counts)), counts)
     order = np.lexsort((-relevance.data, row))
@@ -235,7 +231,7 @@ def _tables(source: str | os.PathLike[str]) -> tuple[Table, Table, Table]:
             raise InputError(f"data must be a folder, got {name!r}.")
         named = reading.hub_name(name)
         corpus, queries, qrels = (
-            reading.joined(reading.hub(f"{name}:{part}"), named)
+            reading.concatenated(reading.hub(f"{name}:{part}"), named)
             for part in ("corpus", "queries", "default")
         )
         return corpus, queries, qrels
@@ -249,7 +245,7 @@ def _tables(source: str | os.PathLike[str]) -> tuple[Table, Table, Table]:
     missing += [] if judged else ["qrels"]
     if missing:
         raise InputError(
-            f"{str(path)!r} must hold corpus, queries and qrels, and there is no "
+            f"{str(path)!r} must hold corpus, queries and qrels, but there is no "
             f"{' and no '.join(missing)}."
         )
     if len(judged) > 1:
@@ -257,14 +253,12 @@ def _tables(source: str | os.PathLike[str]) -> tuple[Table, Table, Table]:
             f"{str(path)!r} must hold one file or folder of qrels, got "
             f"{listed([file.name for file in judged], 5)}. Move the others away."
         )
-    corpus, queries = (
-        reading.read_file(files[part], reading.UNDIVIDED) for part in ("corpus", "queries")
-    )
+    corpus, queries = (reading.read_file(files[part]) for part in ("corpus", "queries"))
     return replace(corpus, name=name), queries, _qrels(judged[0])
 
 
 def _qrels(path: Path) -> Table:
-    """The judgements in a file, or in a folder with a file for each part."""
+    """The judgements in a file, or in a folder with one file per part."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
         if not files:
@@ -274,17 +268,17 @@ def _qrels(path: Path) -> Table:
             for file in reading.parts_among(files)
             for table in [_qrels(file)]
         ]
-        return reading.joined(found, path.name)
+        return reading.concatenated(found, path.name)
     bare = None if path.suffix == ".parquet" else collections.read_judgements(path)
     if bare is None:
-        return reading.read_file(path, reading.UNDIVIDED)
+        return reading.read_file(path)
     return _judged_table(*bare, path.name)
 
 
 def _judged_table(judgements: collections.Judgements, lines: list[int], name: str) -> Table:
-    n_rows = len(lines)
-    columns = collections.as_columns(judgements)
-    return Table(name, columns, [reading.UNDIVIDED] * n_rows, [name] * n_rows, lines)
+    queries, documents, gains = (list(values) for values in zip(*judgements, strict=True))
+    columns = {"query-id": queries, "corpus-id": documents, "score": gains}
+    return Table.of_file(name, columns, lines, name)
 
 
 def _smart(documents: Path, queries: Path, judged: Path, name: str) -> tuple[Table, Table, Table]:
@@ -296,12 +290,11 @@ def _smart(documents: Path, queries: Path, judged: Path, name: str) -> tuple[Tab
         if path == queries:
             titles, texts = [""] * len(keys), [w or t for t, w in zip(titles, texts, strict=True)]
         columns = {"_id": keys, "title": titles, "text": texts}
-        count, parts = len(keys), [reading.UNDIVIDED] * len(keys)
-        found.append(Table(name, columns, parts, [path.name] * count, [1] * count))
+        found.append(Table.of_file(name, columns, [1] * len(keys), path.name))
     bare = collections.read_judgements(judged)
     if bare is None:
         raise InputError(
-            f"{str(judged)!r} must hold lines of a query's and a document's number, got none."
+            f"{str(judged)!r} must hold lines with the numbers of a query and a document, got none."
         )
     corpus, asked = found
     keyed = collections.numbered(bare[0], asked.columns["_id"], corpus.columns["_id"])

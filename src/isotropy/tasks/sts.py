@@ -1,4 +1,4 @@
-"""Semantic textual similarity: do cosines order pairs of sentences as people do?"""
+"""Semantic textual similarity: do cosines rank pairs of sentences as people do?"""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.models.texts import Text
 from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task
+from isotropy.tasks.base import Task
 from isotropy.tasks.correlation import Correlation
-from isotropy.tasks.outcomes import numbers
+from isotropy.tasks.outcomes import Integers, labels, numbers
 
 COMBINE = ("all", "mean", "wmean")
 
 
 @public
 class STS(Task):
-    """Spearman's correlation of the cosines of sentence pairs with scores given by people.
+    """Spearman's correlation of the cosines of sentence pairs with human scores.
 
-    Pearson's comes along in the outcome's `metrics`.
+    The outcome's `metrics` hold Pearson's.
+
+    Read from the columns score, sentence1, sentence2 and optionally subset, or those of SICK, of
+    GLUE's STS-B and of other common sets.
 
     Parameters
     ----------
@@ -36,13 +39,14 @@ class STS(Task):
     part : sequence of str, optional
         "train", "dev" or "test" for each pair.
     name : str
+        Shown in tables.
     combine : {"all", "mean", "wmean"}
-        One correlation over all pairs, or its mean over subsets, plain or weighted by pairs.
+        One correlation over all pairs, or the mean over subsets, plain or weighted by their size.
 
     Notes
     -----
-    STS12 to STS16 are reported in all three ways in the literature, and they differ by points:
-    name the one that a figure is. `metric` does: "spearman (mean of subsets)".
+    The literature reports STS12 to STS16 in all three ways, and they differ by whole points, so
+    always say which one you report. `metric` does: "spearman (mean of subsets)".
 
     Examples
     --------
@@ -54,6 +58,7 @@ class STS(Task):
     """
 
     kind = "sts"
+    text_columns = reading.PAIRS
     per_item = ("scores", "subsets")
     primary = "spearman"
     secondary = "pearson"
@@ -65,19 +70,19 @@ class STS(Task):
         scores: Any,
         subset: Sequence[str] | None = None,
         part: Sequence[str] | None = None,
-        name: str = "sts",
+        name: str = "",
         combine: str = "all",
     ) -> None:
         super().__init__(pairs, part, name)
         self.combine = checks.choice(combine, "combine", COMBINE)
         self.scores = numbers(scores, "scores", self.n_items)
-        self.subsets = np.asarray([name] * self.n_items if subset is None else subset)
-        self._expect_length(self.subsets, "subset")
+        given = [self.name] * self.n_items if subset is None else subset
+        self.subsets = labels(given, "subset", self.n_items)
         apart = np.zeros(self.n_items, int) if combine == "all" else self.subsets
         for label in np.unique(apart).tolist():
             values = np.unique(self.scores[apart == label])
             if len(values) < 2:
-                where = f"{name!r}" if combine == "all" else f"{label!r} in {name!r}"
+                where = f"{self.name!r}" if combine == "all" else f"{label!r} in {self.name!r}"
                 raise InputError(
                     f"scores of {where} must differ, got {values[0]:g} for every "
                     "pair. A correlation needs two values."
@@ -90,61 +95,29 @@ class STS(Task):
         source: str | os.PathLike[str],
         *,
         name: str | None = None,
-        combine: str = "all",
         header: str | Sequence[str] | None = None,
         text: str | None = None,
         score: str | None = None,
+        **options: Any,
     ) -> Self:
-        """The pairs in a file, a folder or a data set of the hub.
-
-        Its columns are score, sentence1, sentence2 and perhaps subset; also understood are those
-        of SICK's original, of GLUE's STS-B and of other common sets.
-
-        Parameters
-        ----------
-        header : str or sequence of str, optional
-            Names of the columns, where the file has no header.
-        text : str, optional
-            The two columns of the sentences, with a comma between.
-        score : str, optional
-            The column of the score.
-        """
-        return cls._read(source, name, reading.PAIRS, header, text, score, combine=combine)
-
-    @classmethod
-    def _read(
-        cls,
-        source: str | os.PathLike[str],
-        name: str | None,
-        pairs: Sequence[Sequence[str]],
-        header: str | Sequence[str] | None,
-        text: str | None,
-        score: str | None,
-        **options: str,
-    ) -> Self:
-        table = reading.read(source, header)
-        columns = table.choose(*pairs, named=text, option="text")
+        """Read the task from a file, a folder or a dataset on the hub; see `Task.read`."""
+        table = reading.read_table(source, header)
+        columns = table.choose(*cls.text_columns, named=text, option="text")
         (score,) = table.choose(*reading.SCORES, named=score, option="score")
-        table, n_unlabelled = table.labelled(score)
-        task = cls(
-            table.texts(*columns),
-            table.numbers(score),
-            table.subsets(),
-            table.parts,
-            name or table.name,
-            **options,
-        )
-        task.n_unlabelled = n_unlabelled
+        table = table.labelled(score)
+        pairs, scores, name = table.texts(*columns), table.numbers(score), name or table.name
+        task = cls(pairs, scores, table.subsets(), table.parts, name, **options)
+        task.n_unlabelled = table.n_unlabelled
         return task
 
     def subset(self, items: Any) -> Self:
-        """The same task with these items only, in this order, and the texts that it then needs."""
+        """The same task with only these items, in this order."""
         new = super().subset(items)
         new.metric = new._metric()
         return new
 
     def _metric(self) -> str:
-        """The correlation, and where there are several subsets how they are combined."""
+        """The correlation, and how several subsets are combined."""
         if self.combine == "all" or len(np.unique(self.subsets)) < 2:
             return self.primary
         mean = "mean" if self.combine == "mean" else "weighted mean"

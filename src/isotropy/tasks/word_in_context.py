@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Span
-from isotropy.tasks import reading
-from isotropy.tasks.base import Integers, Task, classes, positive_class
-from isotropy.tasks.outcomes import Mean
-from isotropy.tasks.pair_classification import at_thresholds
+from isotropy.models.texts import Span, Text
+from isotropy.tasks.outcomes import Integers, Mean
+from isotropy.tasks.pair_classification import PairClassification, at_thresholds
+from isotropy.tasks.reading import Table
 
 PLACES = (("token_idx",), ("start1", "end1", "start2", "end2"))
 
 
 @public
-class WordInContext(Task):
-    """Accuracy of "the same sense" where the cosine of two occurrences exceeds a threshold.
+class WordInContext(PairClassification):
+    """Accuracy of calling two occurrences of a word the same sense above a cosine threshold.
 
-    The threshold is the one that is right most often on the training items; of several, the middle
-    one.
+    The threshold is the most accurate one on the training items; of several, the middle one.
+
+    Read from the columns label, sentence1, sentence2 and token_idx, which is "2-0" for the third
+    word of the first sentence and the first word of the second, split at spaces; or, instead of
+    token_idx, the character positions start1, end1, start2 and end2.
 
     Parameters
     ----------
     pairs : sequence of pairs of Span
         Two occurrences of a word.
     labels : sequence
-        Of two kinds.
+        Two distinct values.
     part, name
-        As of every task.
+        See `Task`.
     positive : label, optional
-        Which of the two means the same sense; found by its name (T, 1, true, ...) where it can be.
+        The label of the same sense. By default it is recognised by its name: T, 1, true, ...
 
     Examples
     --------
@@ -51,46 +52,15 @@ class WordInContext(Task):
     kind = "word-in-context"
     metric = "accuracy"
     supervised = True
-    per_item = ("labels",)
-
-    def __init__(
-        self,
-        pairs: Sequence[tuple[Span, ...]],
-        labels: Any,
-        part: Sequence[str] | None = None,
-        name: str = "word-in-context",
-        positive: Any = None,
-    ) -> None:
-        super().__init__(pairs, part, name)
-        self.classes, numbers = classes(labels, self.n_items, name)
-        self.labels = numbers == positive_class(self.classes, positive)
+    text_columns = (("sentence1", "sentence2"),)
 
     @classmethod
-    def read(
-        cls,
-        source: str | os.PathLike[str],
-        *,
-        name: str | None = None,
-        positive: str | None = None,
-        header: str | Sequence[str] | None = None,
-    ) -> Self:
-        """The pairs in a file, a folder or a data set of the hub.
-
-        Its columns are label, sentence1, sentence2 and token_idx, which is "2-0" for the third
-        word of the first sentence and the first of the second, counted between spaces; or the
-        characters start1, end1, start2 and end2.
-        """
-        table = reading.read(source, header)
-        columns = table.choose(("sentence1", "sentence2"))
+    def _items(cls, table: Table, columns: Sequence[str]) -> list[tuple[Text, ...]]:
         places = table.choose(*PLACES)
-        table, labels, n_unlabelled = table.labels("label")
-        pairs = [
+        return [
             _spans(pair, [str(table.columns[column][row]) for column in places], table.place(row))
             for row, pair in enumerate(table.texts(*columns))
         ]
-        task = cls(pairs, labels, table.parts, name or table.name, positive)
-        task.n_unlabelled = n_unlabelled
-        return task
 
     def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
         learned = threshold(self._similarities(X, train), self.labels[train])
@@ -99,7 +69,7 @@ class WordInContext(Task):
 
 
 def threshold(scores: Floats, gold: NDArray[np.bool_]) -> float:
-    """The score above which to say yes, so as to be right most often."""
+    """The score above which calling an item positive is most accurate."""
     right, _, _ = at_thresholds(scores, gold)
     best = np.flatnonzero(right == right.max())
     middle = best[(len(best) - 1) // 2]
@@ -108,7 +78,7 @@ def threshold(scores: Floats, gold: NDArray[np.bool_]) -> float:
 
 
 def _spans(pair: tuple[str, ...], places: list[str], where: str) -> tuple[Span, ...]:
-    """The occurrences in a pair of sentences, by "word-word" or by four characters."""
+    """The word in both sentences, from "word-word" numbers or four character positions."""
     try:
         if len(places) == 1:
             found = (

@@ -1,8 +1,7 @@
-"""Word similarity: are words near each other that people find similar or related?"""
+"""Word similarity: are words that people find similar or related close to each other?"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Sequence
 from typing import Any, Self
 
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.models.texts import Text
-from isotropy.tasks.base import Integers, components
+from isotropy.tasks.base import components
 from isotropy.tasks.correlation import Correlation
+from isotropy.tasks.outcomes import Integers
 from isotropy.tasks.sts import STS
 
 WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"))
@@ -21,30 +21,34 @@ WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"
 
 @public
 class WordSimilarity(STS):
-    """Pearson's correlation of word similarities with people's scores, the mean over sets.
+    """Pearson's correlation of word similarities with human scores, averaged over sets.
 
-    Spearman's comes along in the outcome's `metrics`.
+    The outcome's `metrics` hold Spearman's.
+
+    Read from the columns word1, word2 and score, or those of SimLex-999 and WordSim-353; each
+    file of a folder is a set. Files without a header, such as those of MEN and RW, need
+    header="word1,word2,score".
 
     Parameters
     ----------
     pairs : sequence of pairs of str
     scores : sequence of float
     subset : sequence of str, optional
-        The set that each pair is of, such as "men3000".
+        The set of each pair, such as "men3000".
     part, name, combine
-        As of `STS`.
+        See `STS`.
     similarity : {"cosine", "dot"}
-        Of the two vectors.
+        How two vectors are compared.
 
     Attributes
     ----------
     n_listed, n_kept : dict of int
-        Pairs of each set, and those of them whose words are both known.
+        The number of pairs in each set, and of those with both words known.
 
     Notes
     -----
-    Words return in many pairs (those of MEN hang together, all 3,000), so a pair is its own group
-    here, together with the same pair in another set.
+    Words recur in many pairs (all 3,000 pairs of MEN are connected), so a group is a single pair
+    here, together with the same pair in other sets.
 
     Examples
     --------
@@ -58,6 +62,7 @@ class WordSimilarity(STS):
     primary = "pearson"
     secondary = "spearman"
     strata = "sets"
+    text_columns = WORDS
 
     def __init__(
         self,
@@ -74,31 +79,11 @@ class WordSimilarity(STS):
         self.similarity = checks.choice(similarity, "similarity", options)
         self.n_listed = self.n_kept = self._counts()
 
-    @classmethod
-    def read(
-        cls,
-        source: str | os.PathLike[str],
-        *,
-        name: str | None = None,
-        combine: str = "mean",
-        similarity: str = "cosine",
-        header: str | Sequence[str] | None = None,
-        text: str | None = None,
-        score: str | None = None,
-    ) -> Self:
-        """The pairs in a file of columns word1, word2 and score, or in a folder of such files.
-
-        Each file of a folder is a set. Also understood are the columns of SimLex-999 and
-        WordSim-353; sets without a header, such as MEN and RW, need one: "word1,word2,score".
-        """
-        options = {"combine": combine, "similarity": similarity}
-        return cls._read(source, name, WORDS, header, text, score, **options)
-
     def known(self, vocabulary: Container[str]) -> Self:
-        """The task with only the pairs whose two words are in the vocabulary.
+        """The same task with only the pairs whose words are both in the vocabulary.
 
-        That of a model's input embeddings has no words that split into several pieces. A set of
-        which fewer than two pairs are left is left out.
+        The vocabulary of a model's input embeddings lacks words that split into several tokens.
+        Sets with fewer than two known pairs are left out.
         """
         inside = np.array([text in vocabulary for text in self.texts])
         kept = np.flatnonzero(inside[self.members].all(axis=1))

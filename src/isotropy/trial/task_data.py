@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.tasks import reading
-from isotropy.tasks.base import YES
 from isotropy.tasks.collections import stem
+from isotropy.tasks.labelled import YES
 
 CLASSIFICATION, REGRESSION, SIAMESE, GENERATION = (
     "classification",
@@ -160,14 +160,14 @@ def read_task(name: str, folder: str | os.PathLike[str] | None, part: str = "dev
 def _table(spec: TaskSpec, name: str, folder: str | os.PathLike[str] | None) -> reading.Table:
     """The table in the task's folder or else on the hub."""
     if folder is None:
-        return reading.read(spec.hub)
+        return reading.read_table(spec.hub)
     if not os.path.isdir(folder):
         raise InputError(f"data must be a folder, got {str(folder)!r}.")
     local = Path(folder) / (spec.folder or name)
     if local.is_dir():
-        return reading.read(local)
+        return reading.read_table(local)
     try:
-        return reading.read(spec.hub)
+        return reading.read_table(spec.hub)
     except InputError as error:
         raise InputError(f"there is no folder {str(local)!r}, and {error}") from error
 
@@ -192,7 +192,7 @@ def _items(
         return Part(sources, targets, np.asarray(table.files)), table.parts, []
     columns = table.choose(spec.columns)
     label = table.choose((spec.label,), ("label",))[0]
-    table, names, _ = table.labels(label)
+    table, names = table.labels(label)
     texts = table.texts(*columns)
     if name == "wic":
         words = table.texts(*table.choose(("lemma",), ("word",)))
