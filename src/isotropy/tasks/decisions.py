@@ -116,7 +116,7 @@ class Decisions(Outcome):
 
 
 def matthews(right: Floats, predicted: Floats, true: Floats) -> Floats:
-    """Matthews' correlation of each draw (column) from correct items and the counts of each label."""
+    """Matthews' correlation of each draw (column) from the counts of each label."""
     total = true.sum(axis=0)
     covariance = right * total - (predicted * true).sum(axis=0)
     predicted_spread = total**2 - (predicted**2).sum(axis=0)

@@ -26,38 +26,29 @@ UNDIVIDED = "all"
 PART_COLUMNS = ("SemEval_set", "split")
 ABOUT = re.compile("readme|licen[sc]e|source|citation|changelog|instructions|notes", re.IGNORECASE)
 
+
+def column_choices(names: str) -> tuple[tuple[str, ...], ...]:
+    """Choices separated by semicolons, each of one column or of several separated by commas."""
+    return tuple(tuple(map(str.strip, choice.split(","))) for choice in names.split(";"))
+
+
 # Column names of common sets, the usual one first; case, spaces, _ and - don't matter.
-PAIRS: tuple[tuple[str, ...], ...] = (
-    ("sentence1", "sentence2"),
-    ("sentence_A", "sentence_B"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("question1", "question2"),
-    ("premise", "hypothesis"),
-    ("text1", "text2"),
-    ("s1", "s2"),
-    ("#1 String", "#2 String"),
-    ("query", "document"),
-    ("query", "passage"),
-    ("text_a", "text_b"),
+PAIRS = column_choices(
+    "sentence1, sentence2; sentence_A, sentence_B; question, sentence; question, passage; "
+    "question1, question2; premise, hypothesis; text1, text2; s1, s2; #1 String, #2 String; "
+    "query, document; query, passage; text_a, text_b"
 )
-
-
-def _single(names: str) -> tuple[tuple[str, ...], ...]:
-    return tuple((name.strip(),) for name in names.split(","))
-
-
-TEXTS = _single(
-    "text, sentence, question, utterance, query, document, content, review, headline, title"
+TEXTS = column_choices(
+    "text; sentence; question; utterance; query; document; content; review; headline; title"
 )
-LABELS = _single(
-    "label, coarse, coarse_label, answer, category, intent, class, topic, target, gold, "
-    "gold_label, is_duplicate, entailment_label, entailment_judgment, entailment, quality, "
-    "sentiment, emotion, cluster"
+LABELS = column_choices(
+    "label; coarse; coarse_label; answer; category; intent; class; topic; target; gold; "
+    "gold_label; is_duplicate; entailment_label; entailment_judgment; entailment; quality; "
+    "sentiment; emotion; cluster"
 )
-SCORES = _single(
-    "score, relatedness_score, similarity, relatedness, similarity_score, gold, gold_score, "
-    "Human (mean), SimLex999, mean, rating, label"
+SCORES = column_choices(
+    "score; relatedness_score; similarity; relatedness; similarity_score; gold; gold_score; "
+    "Human (mean); SimLex999; mean; rating; label"
 )
 
 

@@ -21,23 +21,19 @@ from isotropy.tasks import collections, reading
 from isotropy.tasks.base import Task
 from isotropy.tasks.collections import stem
 from isotropy.tasks.outcomes import Integers, Mean, labels
-from isotropy.tasks.reading import Table
+from isotropy.tasks.reading import Table, column_choices
 
 CUT = 10
 DEEP = 100
 QUERIES_AT_ONCE = 1024
 DOCUMENTS_AT_ONCE = 4096
-IDS = (("_id",), ("id",), ("docid",), ("doc_id",), ("pid",), ("qid",), ("query_id",))
-QUERY_TEXTS = (("text",), ("query",), ("question",), ("title",))
-DOCUMENT_TEXTS = (("text",), ("contents",), ("document",), ("passage",), ("body",), ("abstract",))
-JUDGED = (
-    ("query-id", "corpus-id"),
-    ("query-id", "doc-id"),
-    ("qid", "docid"),
-    ("qid", "pid"),
-    ("query-id", "document-id"),
+IDS = column_choices("_id; id; docid; doc_id; pid; qid; query_id")
+QUERY_TEXTS = column_choices("text; query; question; title")
+DOCUMENT_TEXTS = column_choices("text; contents; document; passage; body; abstract")
+JUDGED = column_choices(
+    "query-id, corpus-id; query-id, doc-id; qid, docid; qid, pid; query-id, document-id"
 )
-GAINS = (("score",), ("relevance",), ("rel",), ("label",), ("rating",))
+GAINS = column_choices("score; relevance; rel; label; rating")
 
 
 @public

@@ -14,9 +14,7 @@ from isotropy.linalg import Floats
 from isotropy.models.texts import Span, Text
 from isotropy.tasks.outcomes import Integers, Mean
 from isotropy.tasks.pair_classification import PairClassification, at_thresholds
-from isotropy.tasks.reading import Table
-
-PLACES = (("token_idx",), ("start1", "end1", "start2", "end2"))
+from isotropy.tasks.reading import Table, column_choices
 
 
 @public
@@ -52,11 +50,11 @@ class WordInContext(PairClassification):
     kind = "word-in-context"
     metric = "accuracy"
     supervised = True
-    text_columns = (("sentence1", "sentence2"),)
+    text_columns = column_choices("sentence1, sentence2")
 
     @classmethod
     def _items(cls, table: Table, columns: Sequence[str]) -> list[tuple[Text, ...]]:
-        places = table.choose(*PLACES)
+        places = table.choose(*column_choices("token_idx; start1, end1, start2, end2"))
         return [
             _spans(pair, [str(table.columns[column][row]) for column in places], table.place(row))
             for row, pair in enumerate(table.texts(*columns))

@@ -14,9 +14,8 @@ from isotropy.models.texts import Text
 from isotropy.tasks.base import components
 from isotropy.tasks.correlation import Correlation
 from isotropy.tasks.outcomes import Integers
+from isotropy.tasks.reading import column_choices
 from isotropy.tasks.sts import STS
-
-WORDS = (("word1", "word2"), ("first", "second"), ("w1", "w2"), ("left", "right"))
 
 
 @public
@@ -62,7 +61,7 @@ class WordSimilarity(STS):
     primary = "pearson"
     secondary = "spearman"
     strata = "sets"
-    text_columns = WORDS
+    text_columns = column_choices("word1, word2; first, second; w1, w2; left, right")
 
     def __init__(
         self,
