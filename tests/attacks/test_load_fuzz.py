@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import isotropy
 from isotropy import stored
 from isotropy.errors import InputError, IsotropyError, RepairFileError
-from isotropy.repairs import ScoreCalibrator, files
+from isotropy.repairs import ScoreCalibrator
 
 from . import forging
 from .conftest import one_clear_line
@@ -206,7 +206,7 @@ def test_damaged_bytes_are_noticed(path, name, changes):
 def test_bytes_of_any_kind_are_refused(path, content):
     path.write_bytes(content)
     assert loaded(isotropy.load, path) is None
-    save_file({"mean_": np.zeros(3)}, path, {files.KEY: content.decode("latin-1")})
+    save_file({"mean_": np.zeros(3)}, path, {"isotropy.repair": content.decode("latin-1")})
     assert loaded(isotropy.load, path) is None
 
 

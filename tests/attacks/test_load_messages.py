@@ -93,7 +93,7 @@ def test_with_json_an_error_is_one_json_line(folder, run, command):
 
 
 def test_after_two_dashes_json_is_a_name(refused):
-    assert refused("show", "--", "--json") == "load: '--json' must be a file, and there is none."
+    assert refused("show", "--", "--json") == "show: '--json' does not exist, or is not a file."
 
 
 def test_with_json_warnings_do_not_break_what_is_printed(folder, done):
@@ -116,7 +116,7 @@ def test_an_option_that_the_task_does_not_have_gets_one_line(folder, refused, co
 @pytest.mark.parametrize("value", [None, 5, 1.5, b"r", ["r"], {}, np.zeros(3)])
 def test_a_path_that_is_none_gets_one_line(folder, raises, value):
     raises(isotropy.load, value, says="load: path must be a path, got ")
-    raises(isotropy.evidence.ScoreCalibrator.load, value, says="load: path must be a path, got ")
+    raises(isotropy.ScoreCalibrator.load, value, says="load: path must be a path, got ")
 
 
 READ_ONLY = ["file/report.html", "/proc/report.html", "/proc/self/report.html"]

@@ -315,7 +315,7 @@ def test_a_dtype_that_numpy_lacks_is_refused(folder, raises, dtype):
 
 @pytest.mark.parametrize("path", ["gone", ".", "r\x1b[31m\nx", "a" * 200])
 def test_what_is_no_file_is_refused(refused, path):
-    refused("show", path, says="must be a file, and there is none")
+    refused("show", path, says="does not exist, or is not a file")
 
 
 ODD = {

@@ -5,7 +5,7 @@ import pytest
 
 from isotropy import AllButTheTop, Center, ClusterRemoval, KeyedVectors, Standardize, Whiten
 from isotropy.errors import InputError
-from isotropy.evidence.spaces import SENTENCE, TOKEN, ArrayEncoder, is_affine, space_of
+from isotropy.evidence.spaces import SENTENCE, TOKEN, ArrayEncoder, space_of
 from isotropy.models.texts import Span
 
 from .examples import TokenEncoder
@@ -50,7 +50,7 @@ def test_repaired_means_are_means_of_repaired_tokens(encoder, repair):
     after = found.repaired(repair, TOKEN, texts)
     expected = [repair.transform(encoder.rows[TEXTS[i]]).mean(axis=0) for i in texts]
     np.testing.assert_allclose(after[texts], expected, atol=1e-5)
-    assert is_affine(repair)
+    assert repair.is_affine
 
 
 @pytest.mark.parametrize("repair", [ClusterRemoval(3, 1), Center(normalize=True)], ids=repr)
@@ -61,7 +61,7 @@ def test_other_repairs_treat_every_token(encoder, repair):
     after = found.repaired(repair, TOKEN, texts)
     expected = [repair.transform(encoder.rows[TEXTS[i]]).mean(axis=0) for i in texts]
     np.testing.assert_allclose(after[texts], expected, atol=1e-5)
-    assert not is_affine(repair)
+    assert not repair.is_affine
 
 
 def test_sentences_are_repaired_after_pooling(encoder):

@@ -211,7 +211,7 @@ def test_repairs_and_calibrators_are_told_apart(saved, tmp_path):
     isotropy.Center().fit(vectors()).save(tmp_path / "center.safetensors")
     with pytest.raises(RepairFileError, match="holds no calibrator"):
         ScoreCalibrator.load(tmp_path / "center.safetensors")
-    with pytest.raises(RepairFileError, match="must be a file, and there is none"):
+    with pytest.raises(RepairFileError, match="does not exist, or is not a file"):
         ScoreCalibrator.load(tmp_path / "gone.safetensors")
 
 
@@ -266,14 +266,14 @@ def test_rates_finer_than_the_pairs_get_one_line():
         (lambda: ScoreCalibrator().fit(vectors(), [1, 2]), r"groups must have one entry for each"),
         (
             lambda: ScoreCalibrator().fit(np.ones((9, 2))),
-            "X must have unrelated rows, got none in 9",
+            "X must have unrelated rows, got none among 9",
         ),
         (lambda: ScoreCalibrator().fit(np.zeros((9, 2))), "X must have unrelated rows, got none"),
         (lambda: ScoreCalibrator().fit(np.eye(3), [0, 0, 0]), "X must have unrelated rows"),
-        (lambda: ScoreCalibrator().fit(np.eye(1)), "X must have unrelated rows, got none in 1"),
-        (lambda: ScoreCalibrator().threshold(), "it is not fitted yet. Call fit first"),
-        (lambda: ScoreCalibrator().p_value(0.5), "it is not fitted yet. Call fit first"),
-        (lambda: ScoreCalibrator().save("x.safetensors"), "it is not fitted yet. Call fit first"),
+        (lambda: ScoreCalibrator().fit(np.eye(1)), "X must have unrelated rows, got none among 1"),
+        (lambda: ScoreCalibrator().threshold(), "the calibrator is not fitted yet"),
+        (lambda: ScoreCalibrator().p_value(0.5), "the calibrator is not fitted yet"),
+        (lambda: ScoreCalibrator().save("x.safetensors"), "the calibrator is not fitted yet"),
         (lambda: ScoreCalibrator().fit(np.eye(3)).p_value([0.1, np.nan]), "scores must be finite"),
     ],
 )

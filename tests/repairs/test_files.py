@@ -1,4 +1,4 @@
-"""Saved repairs: whole or not at all, and one clear line for what is no repair."""
+"""Saved repairs: complete or not at all, and one clear line for other files."""
 
 import json
 
@@ -10,6 +10,9 @@ from safetensors.numpy import load_file, save_file
 import isotropy
 from isotropy.errors import RepairFileError
 from isotropy.repairs import files
+from isotropy.stored import checksum
+
+KEY = "isotropy.repair"  # of the header, in every file ever saved
 
 
 @pytest.fixture
@@ -22,16 +25,16 @@ def saved(tmp_path):
 
 def rewritten(path, change):
     with safe_open(str(path), framework="numpy") as file:
-        header = json.loads(file.metadata()[files.KEY])
+        header = json.loads(file.metadata()[KEY])
     tensors = load_file(path)
     header = {k: v for k, v in header.items() if k != "checksum"} | change
-    header["checksum"] = files.checksum(header, tensors)
-    save_file(tensors, path, metadata={files.KEY: json.dumps(header)})
+    header["checksum"] = checksum(header, tensors)
+    save_file(tensors, path, metadata={KEY: json.dumps(header)})
 
 
 def test_the_header_says_what_it_was_fitted_on(saved):
     with safe_open(str(saved), framework="numpy") as file:
-        header = json.loads(file.metadata()[files.KEY])
+        header = json.loads(file.metadata()[KEY])
     assert header["method"] == "all-but-the-top"
     assert header["params"] == {"n_components": 2, "normalize": False, "side": "top"}
     assert (header["n_samples"], header["n_features"]) == (100, 8)
@@ -54,11 +57,11 @@ def test_the_level_is_kept(saved, tmp_path):
 
 def test_a_file_from_before_levels_has_none(saved):
     with safe_open(str(saved), framework="numpy") as file:
-        header = json.loads(file.metadata()[files.KEY])
+        header = json.loads(file.metadata()[KEY])
     tensors = load_file(saved)
     del header["level"], header["checksum"]
-    header["checksum"] = files.checksum(header, tensors)
-    save_file(tensors, saved, metadata={files.KEY: json.dumps(header)})
+    header["checksum"] = checksum(header, tensors)
+    save_file(tensors, saved, metadata={KEY: json.dumps(header)})
     assert isotropy.load(saved).level_ == ""
 
 
@@ -70,7 +73,7 @@ def test_a_loaded_repair_can_be_fitted_on(saved):
 
 
 def test_a_missing_file_gets_one_line(tmp_path):
-    with pytest.raises(RepairFileError, match=r"gone.safetensors' must be a file"):
+    with pytest.raises(RepairFileError, match=r"gone.safetensors' does not exist"):
         isotropy.load(tmp_path / "gone.safetensors")
 
 
@@ -116,11 +119,11 @@ def test_unknown_parameters_get_one_line(saved):
 
 def test_missing_arrays_get_one_line(saved):
     with safe_open(str(saved), framework="numpy") as file:
-        header = json.loads(file.metadata()[files.KEY])
+        header = json.loads(file.metadata()[KEY])
     tensors = load_file(saved)
     del tensors["components_"], header["checksum"]
-    header["checksum"] = files.checksum(header, tensors)
-    save_file(tensors, saved, metadata={files.KEY: json.dumps(header)})
+    header["checksum"] = checksum(header, tensors)
+    save_file(tensors, saved, metadata={KEY: json.dumps(header)})
     with pytest.raises(RepairFileError, match="components_"):
         isotropy.load(saved)
 

@@ -216,7 +216,7 @@ def test_a_file_without_moments_loads_but_knows_no_shift(repair, tmp_path, monke
     repair.save(path)
     old = isotropy.load(path)
     assert np.array_equal(old.transform(X), repair.transform(X))
-    with pytest.raises(InputError, match=r"shift must know the moments .* Fit it again\.$"):
+    with pytest.raises(InputError, match=r"shift needs the moments .* Fit it again\.$"):
         old.shift(X)
     if hasattr(old, "merge"):
         assert old.merge(repair).partial_fit(X).moments_ is None

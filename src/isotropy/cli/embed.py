@@ -32,7 +32,7 @@ from isotropy.errors import InputError, IsotropyWarning
 from isotropy.models.encoder import Encoder, cut_off
 from isotropy.models.loading import pools_itself
 from isotropy.repairs import Repair, load
-from isotropy.repairs.base import target
+from isotropy.repairs.blockwise import open_target
 from isotropy.sources.guard import guard
 
 WORD_FILES = (".vec", ".txt")
@@ -106,7 +106,7 @@ def embed(
         warnings.simplefilter("ignore", IsotropyWarning)  # their number is told below
         source = encoder.source(opened)
         source.text_column = "word" if out.suffix in WORD_FILES else None
-        sink = target(out, source.n_features, source, overwrite=overwrite, name="--out")
+        sink = open_target(out, source.n_features, source, overwrite=overwrite, name="--out")
         map_rows(source, _as_they_are, sink)
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)

@@ -29,7 +29,8 @@ from isotropy.cli.common import (
 )
 from isotropy.errors import InputError, IsotropyWarning, RepairFileError, one_line
 from isotropy.repairs import Repair, load
-from isotropy.repairs.base import is_affine, read, target
+from isotropy.repairs.base import load_with_header
+from isotropy.repairs.blockwise import open_target
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift
 from isotropy.sources import Source
@@ -122,7 +123,8 @@ def repair(
     rows = options.open(source)
     with options.running(checkpoint) as run:
         if out is not None:  # refused now, rather than after the fit
-            run.engine.check(target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
+            sink = open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out")
+            run.engine.check(sink)
         fitted.fit(rows)
         n_skipped = run.n_skipped
         if out is not None:
@@ -198,7 +200,7 @@ def loaded(repair: Path, source: str) -> Repair:
 
 def warn_if_of_tokens(fitted: Repair) -> None:
     """Warn if the repair is for tokens, and applying it to their means is not the same."""
-    if fitted.level_ == "token" and not is_affine(fitted):
+    if fitted.level_ == "token" and not fitted.is_affine:
         warnings.warn(
             f"apply: {type(fitted).__name__} was chosen for the vectors of tokens and is not "
             "affine, so it does something else to vectors that are already pooled. Use `isotropy "
@@ -250,13 +252,13 @@ def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
 
 def described(path: Path) -> dict[str, Any]:
     """The contents of a saved repair as plain values."""
-    fitted, header = read(path)
+    fitted, header = load_with_header(path)
     file = shlex.quote(str(path))
     of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
     of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
     return header | {
         "level": fitted.level_,
         "n_features_out": len(fitted.get_feature_names_out()),
-        "affine": is_affine(fitted),
+        "affine": fitted.is_affine,
         "apply": of_tokens if fitted.level_ == "token" else of_rows,
     }

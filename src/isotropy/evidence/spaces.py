@@ -23,7 +23,7 @@ from isotropy.models.models import Rows
 from isotropy.models.texts import Text
 from isotropy.models.tokens import bounded
 from isotropy.repairs import ClusterRemoval, Repair
-from isotropy.repairs.base import SummedRepair, is_affine
+from isotropy.repairs.base import SummedRepair
 from isotropy.sources import Source
 from isotropy.sources.arrays import PickedRows
 from isotropy.stats import Moments
@@ -82,7 +82,7 @@ class Space:
         return found
 
     def _from_tokens(self, repair: Repair, texts: Integers) -> Rows:
-        if is_affine(repair):  # the mean of repaired rows is the repaired mean
+        if repair.is_affine:  # the mean of repaired rows is the repaired mean
             return self.finish(repair.transform(self._means[texts]))
         lengths = np.diff(self.tokens.starts)[texts]
         means = []

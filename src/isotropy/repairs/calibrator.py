@@ -1,4 +1,4 @@
-"""What a high cosine is in a space: the scores of rows that have nothing to do with each other."""
+"""How high a cosine must be to mean something: the scores of unrelated rows."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from isotropy.stored import Field
 
 NAME = "score-calibrator"
 KIND = "calibrator"
-SAMPLE_ROWS = 20_000  # rows that pairs are made of
+SAMPLE_ROWS = 20_000  # from which pairs are drawn
 BLOCK_ELEMENTS = 1 << 22
 LEARNED = {"scores_": Field("n_pairs", kind="single", low=-1, high=1, ascending=True)}
-FEWEST = 10  # pairs that a false-match rate must rest on
+FEWEST = 10  # false matches that a threshold must be based on
 
 
 @public
 class ScoreCalibrator:
     """Turns cosines into percentiles and p-values, and false-match rates into thresholds.
 
-    Learned are the cosines of random pairs of unrelated rows. They differ from space to space,
-    and before and after a repair: 0.8 may be what any two sentences score, or what only
-    paraphrases do.
+    It learns the cosines of random pairs of unrelated rows, which differ between spaces, and
+    before and after a repair: a cosine of 0.8 may be typical of any two sentences, or only of
+    paraphrases.
 
     Parameters
     ----------
     n_pairs : int
-        Pairs to draw; all there are where there are fewer.
+        Number of pairs to draw; all pairs if there are fewer.
     random_state : int
-        Another one draws other pairs.
+        Seed of the pairs.
 
     Attributes
     ----------
@@ -45,14 +45,14 @@ class ScoreCalibrator:
         Cosines of the pairs, ascending.
     n_pairs_ : int
     mean_, std_ : float
-        Their mean and standard deviation.
+        Mean and standard deviation of the cosines.
     repair_ : str or None
-        Name of the repair after which they were taken.
+        Name of the repair that was applied to the rows first.
 
     Notes
     -----
-    The pairs are made of at most 20,000 rows, a random sample, so that any number of rows streams
-    in constant memory. Zero rows have no direction and are left out.
+    Pairs are drawn from a random sample of at most 20,000 rows, so that any number of rows can be
+    streamed in constant memory. Zero rows have no direction and are left out.
 
     Examples
     --------
@@ -84,10 +84,10 @@ class ScoreCalibrator:
         ----------
         X : array, tensor, path or source of shape (n_samples, n_features)
         groups : array of shape (n_samples,), optional
-            Rows of the same group, such as the two sentences of a labelled pair, are related and
-            make no pair. Rows that are equal never do.
+            Rows of one group, such as the two sentences of a labelled pair, are related and not
+            paired with each other. Neither are equal rows.
         repair : Repair, optional
-            A fitted repair that the rows go through first.
+            A fitted repair to apply to the rows first.
 
         Returns
         -------
@@ -114,17 +114,17 @@ class ScoreCalibrator:
 
     @property
     def n_pairs_(self) -> int:
-        """Pairs that were scored."""
+        """Number of pairs that were scored."""
         self._expect_fitted()
         return len(self.scores_)
 
     def threshold(self, false_match_rate: float = 0.01) -> float:
-        """The lowest score that at most this share of unrelated pairs reaches.
+        """The lowest score that at most this share of unrelated pairs reach.
 
         Parameters
         ----------
         false_match_rate : float
-            In (0, 1), and at least 10 over the number of pairs.
+            In (0, 1), and at least 10 / `n_pairs_`.
         """
         n = self.n_pairs_
         rate = checks.real(false_match_rate, "false_match_rate", 0, 1)
@@ -136,8 +136,8 @@ class ScoreCalibrator:
         matches = min(math.floor(rate * n * (1 + 1e-12)), n - 1)
         if matches < FEWEST:
             raise InputError(
-                f"false_match_rate must be at least {FEWEST / n:.3g}, as {n:,} pairs "
-                f"cannot tell more, got {rate:g}. Fit with more pairs (n_pairs) or more rows."
+                f"false_match_rate must be at least {FEWEST / n:.3g} for {n:,} pairs, got "
+                f"{rate:g}. Fit with more pairs (n_pairs) or more rows."
             )
         score = self.scores_[n - matches]
         if self.scores_[n - matches - 1] == score:  # too many pairs score just this
@@ -156,41 +156,30 @@ class ScoreCalibrator:
         -------
         float or array of the shape of scores
         """
-        below = np.searchsorted(self._sorted(), self._given(scores), side="left")
-        return _plain((1 + self.n_pairs_ - below) / (1 + self.n_pairs_))
+        below, _ = self._n_lower(scores)
+        return (1 + self.n_pairs_ - below) / (1 + self.n_pairs_)
 
     def percentile(self, scores: Any) -> Any:
-        """Percentage of unrelated pairs that score lower, in [0, 100]; equal ones count half.
+        """Percentage of unrelated pairs that score lower, in [0, 100]; ties count half.
 
-        Parameters
-        ----------
-        scores : float or array
-
-        Returns
-        -------
-        float or array of the shape of scores
+        Takes and returns what `p_value` does.
         """
-        given = self._given(scores)
-        below, upto = (np.searchsorted(self._sorted(), given, side) for side in ("left", "right"))
-        return _plain(50 * (below + upto) / self.n_pairs_)
+        below, up_to = self._n_lower(scores)
+        return 50 * (below + up_to) / self.n_pairs_
 
     @public("save")
     def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
-        """Write the fitted calibrator to one safetensors file, whole or not at all.
+        """Write the fitted calibrator to one safetensors file, completely or not at all.
 
         Parameters
         ----------
         path : path-like
         note : str
-            Free text kept in the header, such as the model and the corpus.
+            Free text for the header, such as the model and the corpus.
         overwrite : bool
-            Replace a file that is there.
+            Replace an existing file.
         """
         self._expect_fitted()
-        try:
-            files.check_note(note)
-        except InputError as error:
-            raise InputError(f"{error}.") from None
         header = {
             "method": NAME,
             "params": {"n_pairs": self.n_pairs, "random_state": self.random_state},
@@ -204,12 +193,12 @@ class ScoreCalibrator:
     @classmethod
     @public("load")
     def load(cls, path: Any) -> Self:
-        """The calibrator that `save` wrote to path. Nothing in the file is executed.
+        """Load a calibrator that `save` wrote. Nothing in the file is executed.
 
         Raises
         ------
         RepairFileError
-            Where the file is missing, damaged, of another kind, or of a newer format.
+            If the file is missing, damaged, of another kind or of a newer format.
         """
         header, tensors = files.read(path, (NAME,), kind=KIND)
         with files.validated(path, KIND):
@@ -240,21 +229,22 @@ class ScoreCalibrator:
 
     def _expect_fitted(self) -> None:
         if not hasattr(self, "scores_"):
-            raise InputError("it is not fitted yet. Call fit first.")
+            raise InputError("the calibrator is not fitted yet. Call fit first.")
 
-    def _sorted(self) -> NDArray[np.float32]:
+    def _n_lower(self, scores: Any) -> list[Any]:
+        """How many pairs score lower, and how many not higher; ints for a single score.
+
+        Scores are compared in the precision of those learned, so that equal ones stay equal.
+        """
         self._expect_fitted()
-        return self.scores_
-
-    def _given(self, scores: Any) -> NDArray[np.float32]:
-        """scores in the precision of those learned, so that equal ones stay equal."""
         real = checks.real_numbers(scores, "scores")
         with np.errstate(over="ignore"):
             given = np.asarray(linalg.to_numpy(real), dtype=np.float32)
         bad = given[~np.isfinite(given)]
         if len(bad):
             raise InputError(f"scores must be finite, got {bad[0]}.")
-        return given
+        found = [np.searchsorted(self.scores_, given, side) for side in ("left", "right")]
+        return found if given.ndim else [int(count) for count in found]
 
     def __str__(self) -> str:
         if not hasattr(self, "scores_"):
@@ -278,39 +268,38 @@ def _params(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _labels(groups: Any, n_samples: int) -> NDArray[np.int64] | None:
-    """Numbers of the groups of all rows."""
+    """The group of each row as a number."""
     if groups is None:
         return None
     given = np.asarray(linalg.to_numpy(groups))
     if given.shape != (n_samples,):
         raise InputError(
-            f"groups must have one entry for each of the {n_samples} rows, got the shape "
-            f"{given.shape}."
+            f"groups must have one entry for each of the {n_samples} rows, got shape {given.shape}."
         )
     _, numbers = np.unique(given, return_inverse=True)
     return numbers.astype(np.int64)
 
 
 def _alike(rows: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for every row that equal rows share."""
+    """A number for each row, the same for equal rows."""
     rows = np.ascontiguousarray(rows + 0)  # -0 becomes 0
-    whole = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
-    _, numbers = np.unique(whole, return_inverse=True)
+    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
+    _, numbers = np.unique(as_bytes, return_inverse=True)
     return numbers.astype(np.int64)
 
 
 def _pairs(
     kinds: NDArray[np.int64], n_pairs: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Different pairs i < j of rows that differ in every kind, as i * n_rows + j, ascending."""
+    """Distinct pairs i < j of rows that differ in every kind, as i * n_rows + j, ascending."""
     n = kinds.shape[1]
     both = kinds[0] * (n + kinds[1].max(initial=0) + 1) + kinds[1]
     related = [_same(kinds[0]), _same(kinds[1]), -_same(both)]
     available = n * (n - 1) // 2 - sum(related)
     if not available:
         raise InputError(
-            f"X must have unrelated rows, got none in {n} that are not zero. Give rows "
-            "that differ, and groups that do not cover them all."
+            f"X must have unrelated rows, got none among {n} that are not zero. Pass rows that "
+            "differ, and not all in one group."
         )
     if available <= 2 * n_pairs:
         found = _every_pair(kinds)
@@ -326,7 +315,7 @@ def _pairs(
 
 
 def _same(kind: NDArray[np.int64]) -> int:
-    """Pairs of rows of the same kind."""
+    """Number of pairs of rows of the same kind."""
     _, counts = np.unique(kind, return_counts=True)
     return int((counts * (counts - 1) // 2).sum())
 
@@ -353,8 +342,3 @@ def _cosines(units: NDArray[Any], pairs: NDArray[np.int64]) -> NDArray[np.float3
         return narrow
 
     return np.concatenate(over_threads(scored, range(0, len(pairs), step)))
-
-
-def _plain(values: Any) -> Any:
-    """values as they are, a float where there is one number."""
-    return values if np.ndim(values) else float(values)

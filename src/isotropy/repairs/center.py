@@ -6,13 +6,12 @@ import numpy as np
 
 from isotropy.checks import Array
 from isotropy.linalg import Floats, like
-from isotropy.repairs.base import InvertibleRepair
-from isotropy.repairs.cluster_removal import remove
+from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.stats import Moments
 from isotropy.stored import Field
 
 
-class Center(InvertibleRepair):
+class Center(Invertible, SummedRepair):
     r"""Subtract the mean of the rows: x - mean.
 
     Parameters
@@ -48,7 +47,7 @@ class Center(InvertibleRepair):
         self.mean_ = statistic.mean
 
     def _apply(self, rows: Array, out: Array) -> None:
-        remove(rows, like(self.mean_, rows), None, out)
+        out[:] = rows - like(self.mean_, rows)
 
     def _revert(self, rows: Array, out: Array) -> None:
         out[:] = rows + like(self.mean_, rows)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
-from typing import Literal
 
 import numpy as np
-import scipy.linalg
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -16,82 +13,32 @@ from isotropy.engines import over_threads, reduce
 from isotropy.errors import InputError, IsotropyWarning, NotAffineError, public
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
+from isotropy.repairs.all_but_the_top import (
+    SIDES,
+    Side,
+    directions,
+    expect_removed,
+    n_directions,
+    remove,
+)
 from isotropy.repairs.base import Repair
 from isotropy.sources import Source
 from isotropy.stats import ClusterMoments, Moments
 from isotropy.stored import Field
-
-Side = Literal["top", "bottom"]
-SIDES = ("top", "bottom")
-
-
-def n_directions(n_components: int | None, n_features: int) -> int:
-    """How many directions to remove: ceil(d/100) for None, at most d - 1."""
-    if n_components is None:
-        return min(math.ceil(n_features / 100), n_features - 1)
-    wanted = checks.integer(n_components, "n_components", 0)
-    if wanted >= n_features:
-        warnings.warn(
-            f"n_components={wanted} would leave nothing of {n_features} features; "
-            f"{n_features - 1} directions are removed.",
-            IsotropyWarning,
-            stacklevel=5,
-        )
-    return min(wanted, n_features - 1)
-
-
-def expect_removed(n_removed: int, n_components: int | None, n_features: int) -> None:
-    """Raise where a file holds more directions than its parameters ask for."""
-    asked = math.ceil(n_features / 100) if n_components is None else n_components
-    most = min(asked, n_features - 1)
-    if n_removed > most:
-        raise InputError(f"components_ must have at most {most} directions, got {n_removed}")
-
-
-def directions(moments: Moments, n_components: int, side: str) -> Floats:
-    """Principal directions to remove, as rows; fewer where the rows do not have as many.
-
-    Directions without variance are not among them, nor is the last one with variance: removing
-    it would turn every row into zero.
-    """
-    scatter = moments.at_unit_scale.scatter
-    d = len(scatter)
-    if n_components == 0:
-        return np.zeros((0, d))
-    ends = (d - n_components, d - 1) if side == "top" else (0, d - 1)
-    with linalg.threads_for(len(scatter)):
-        values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
-    trace = float(np.trace(scatter))
-    noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
-    varying = np.flatnonzero(values > noise)
-    if side == "top":
-        varying = varying[::-1]
-    removed = varying[:n_components]
-    if len(removed) and trace - float(values[removed].sum()) <= noise:
-        removed = removed[:-1]
-    return vectors[:, removed].T
-
-
-def remove(rows: Array, mean: Array, components: Array | None, out: Array) -> None:
-    """Write rows - mean to out, without their projections on the components."""
-    out[:] = rows - mean
-    if components is not None and components.shape[0]:
-        out -= (out @ components.T) @ components
 
 
 @public
 class ClusterRemoval(Repair):
     r"""Cluster the rows, then subtract each cluster's mean and its principal directions.
 
-    A new row is treated by the cluster whose centroid is nearest.
+    New rows are repaired like the cluster with the nearest centroid.
 
     Parameters
     ----------
     n_clusters : int
         Capped at the number of rows, with a warning.
     n_components : int
-        Directions removed from every cluster; zero is the cluster zero-mean setting. At most
-        n_features - 1.
+        Directions removed from every cluster, at most n_features - 1. Zero only centres clusters.
     side : {"top", "bottom"}
         "bottom" removes the directions of least variance instead.
     random_state : int
@@ -105,19 +52,19 @@ class ClusterRemoval(Repair):
     means_ : array of shape (n_clusters_, n_features)
         Means of the members, which are subtracted.
     components_ : array of shape (n_clusters_, n_components, n_features)
-        Removed directions; those past a cluster's `n_components_` are zero.
+        Removed directions; rows beyond a cluster's `n_components_` are zero.
     n_components_ : array of shape (n_clusters_,)
     moments_ : Moments
-        Those of all clusters together, for `shift`.
+        Moments of all rows, for `shift`.
 
     Notes
     -----
     Section 3 of Rajaee and Pilehvar 2021 (27 clusters and 12 directions for BERT). Differs from
-    it: k-means is seeded and started by k-means++; new rows can be treated; and where the
-    published code fails, because a cluster has too few members to have the directions (fewer
-    than n_components + 2), the cluster is dissolved and its rows join the nearest of the others.
-    So `n_clusters_` may be less than `n_clusters`; one cluster always remains, and never loses
-    its last direction with variance. Not affine.
+    it: k-means is seeded and starts from k-means++; new rows can be repaired; and a cluster with
+    too few rows for its directions (fewer than n_components + 2), on which the published code
+    fails, is dissolved, and its rows join the nearest other cluster. `n_clusters_` may therefore
+    be less than `n_clusters`. One cluster always remains, and it never loses its last direction
+    with variance. Not affine.
 
     Examples
     --------
@@ -153,11 +100,11 @@ class ClusterRemoval(Repair):
 
     @property
     def n_clusters_(self) -> int:
-        """Clusters that were large enough."""
+        """Number of clusters that were large enough."""
         return len(self.means_)
 
     def with_components(self, other: ClusterRemoval) -> ClusterRemoval:
-        """These clusters, with as many of their directions removed as `other` asks for."""
+        """The same clusters, with as many directions removed as `other` asks for."""
         found = copy.copy(self)
         found.n_components = other.n_components
         found.n_components_ = np.minimum(self.n_components_, other.n_components)
@@ -181,7 +128,7 @@ class ClusterRemoval(Repair):
         there = self.components_.any(axis=2)
         past = (self.n_components_ > n_removed).any()
         if past or not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
-            raise InputError("components_ must have n_components_ directions each, got others")
+            raise InputError("components_ must have n_components_ directions each, but does not")
 
     def _fit(self, source: Source) -> None:
         name = type(self).__name__
@@ -198,7 +145,7 @@ class ClusterRemoval(Repair):
         size = unit_of(centroids)
         found = large_clusters(over(source, size), linalg.scaled(centroids, size), n_removed + 2)
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
-        self.moments_ = together(found).times(size)
+        self.moments_ = merged_moments(found).times(size)
         self.cluster_centers_ = linalg.scaled(found.centroids, -size)
         self.means_ = np.stack([cluster.times(size).mean for cluster in found.clusters])
         self.n_components_ = np.array([len(part) for part in parts])
@@ -221,14 +168,14 @@ class ClusterRemoval(Repair):
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(
-            "ClusterRemoval is not affine: each cluster has a map of its own. Ship the saved file."
+            "ClusterRemoval is not affine: each cluster has its own map. Ship the saved file."
         )
 
 
 def large_clusters(source: Source, centroids: Floats, n_least: int) -> ClusterMoments:
-    """Moments of clusters of at least n_least rows, or of the largest one alone.
+    """Moments of the clusters with at least n_least rows, or of the largest one alone.
 
-    The rows of a cluster that is smaller join the nearest of the others, which can only grow.
+    Rows of smaller clusters join the nearest other cluster.
     """
     while True:
         (found,) = reduce(source, [ClusterMoments(centroids)])
@@ -241,9 +188,9 @@ def large_clusters(source: Source, centroids: Floats, n_least: int) -> ClusterMo
         centroids = centroids[large]
 
 
-def together(found: ClusterMoments) -> Moments:
+def merged_moments(found: ClusterMoments) -> Moments:
     """Moments of the rows of all clusters, about the mean of their centroids."""
-    whole = Moments(found.centroids.mean(axis=0))
+    merged = Moments(found.centroids.mean(axis=0))
     for cluster in found.clusters:
-        whole.merge(cluster)
-    return whole
+        merged.merge(cluster)
+    return merged

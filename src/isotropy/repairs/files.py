@@ -1,4 +1,4 @@
-"""One safetensors file per fitted thing: arrays, and a JSON header with everything else."""
+"""One safetensors file per repair or calibrator: arrays, and a JSON header for the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from isotropy.writing import explained, shown, whole
 
 FORMAT = 1
 LONGEST_NOTE = 10_000  # characters
-KEY = "isotropy.repair"  # where the header of a repair is; other kinds have their own
 
 
 def write(
@@ -35,7 +34,11 @@ def write(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write header and tensors, whole or not at all."""
+    """Write header and tensors, completely or not at all."""
+    try:
+        check_note(header["note"])
+    except InputError as error:
+        raise InputError(f"{error}.") from error
     check_target({"path": path}, overwrite=overwrite)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     complete = header | {
@@ -48,7 +51,7 @@ def write(
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     try:
-        complete = json.loads(json.dumps(complete, default=_plain))
+        complete = json.loads(json.dumps(complete, default=_number))
         text = json.dumps(complete | {"checksum": checksum(complete, tensors)})
     except TypeError as error:
         raise InputError(f"parameters must be plain values: {error}.") from error
@@ -60,7 +63,7 @@ def write(
 def check_target(
     outputs: dict[str, Any], inputs: dict[str, Any] | None = None, **options: Any
 ) -> None:
-    """Raise where a file could not be saved; parameters as of `guard`."""
+    """Raise if a file could not be saved; see `guard` for the parameters."""
     for name, path in outputs.items():
         if path is not None and os.path.isdir(output_path(path, name)):
             raise InputError(f"{name} must be a file, got the folder {shown(path)}.")
@@ -70,16 +73,16 @@ def check_target(
 def read(
     path: Any, methods: Container[str], kind: str = "repair"
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and tensors of a file written by `write`, or one clear line.
+    """Header and tensors of a file that `write` wrote; raises RepairFileError for other files.
 
-    The file is whole and of this format; what it says is still to be checked, by `check_header`
-    and by the fields that the method declares.
+    The file is complete and of this format. Its contents are still to be checked, by
+    `check_header` and by the fields that the method declares.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputTypeError(f"path must be a path, got {type(path).__name__}.")
     name, path = shown(path), paths.normal(path)
     if not os.path.isfile(path):
-        raise RepairFileError(f"{name} must be a file, and there is none.")
+        raise RepairFileError(f"{name} does not exist, or is not a file.")
     try:
         with stored.opened(path) as file:
             text = file.metadata.get(f"isotropy.{kind}")
@@ -110,7 +113,7 @@ def read(
 
 @contextlib.contextmanager
 def validated(path: Any, kind: str = "repair") -> Iterator[None]:
-    """What is wrong within a file becomes one clear line that names it."""
+    """Turn an InputError about the contents of a file into a RepairFileError that names it."""
     try:
         yield
     except InputError as error:
@@ -120,7 +123,7 @@ def validated(path: Any, kind: str = "repair") -> Iterator[None]:
 
 
 def check_header(header: dict[str, Any]) -> None:
-    """Raise unless what every file says of itself is there, and of the right kind."""
+    """Raise unless the header has the entries of every file, of the right types."""
     for name in ("params", "n_features", "n_samples", "note"):
         if name not in header:
             raise InputError(f"{name} is missing in the header")
@@ -137,14 +140,14 @@ def check_header(header: dict[str, Any]) -> None:
 
 
 def check_note(note: Any) -> None:
-    """Raise unless the note is text that a file may hold."""
+    """Raise unless the note is text of at most 10,000 characters."""
     expect(note, str, "note", "text")
     if len(note) > LONGEST_NOTE:
         raise InputError(f"note must have at most {LONGEST_NOTE:,} characters, got {len(note):,}")
 
 
 def expect(value: Any, type_: type, name: str, words: str) -> Any:
-    """value, which must be of the type, as JSON tells them apart: true is no integer."""
+    """The value, which must have exactly this type: true is not an integer."""
     if type(value) is not type_:
         raise InputError(f"{name} must be {words}, got {one_line(repr(value), 60)}")
     return value
@@ -156,7 +159,8 @@ def _writer(header: dict[str, Any]) -> str:
     return one_line(found, 30) if isinstance(found, str) else "unknown"
 
 
-def _plain(value: Any) -> Any:
+def _number(value: Any) -> Any:
+    """A numpy scalar as the Python number that JSON has for it."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")

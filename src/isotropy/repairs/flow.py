@@ -21,43 +21,43 @@ from isotropy.sources import Source
 from isotropy.stats import Moments
 from isotropy.stored import Field
 
-START_ROWS = 4096  # that ActNorm starts from
-LARGEST_SEED = (1 << 63) - 1  # that torch takes
+START_ROWS = 4096  # from which ActNorm is initialised
+LARGEST_SEED = (1 << 63) - 1  # of torch
 
 
 class Flow(Invertible):
-    r"""Standardise, then an invertible network that is trained to make the rows a Gaussian.
+    r"""Standardise the rows, then map them to a Gaussian with an invertible network.
 
     Parameters
     ----------
     n_levels, n_steps, hidden : int
-        Shape of the network, as in `isotropy.losses.FlowNetwork`.
+        Shape of the network; see `isotropy.losses.FlowNetwork`.
     n_epochs : int
         Passes over the rows.
     batch_size : int
     learning_rate : float
-        Of Adam.
+        Learning rate of Adam.
     random_state : int
-        Seed of the network's start and of the order of the rows.
+        Seed of the initial weights and of the order of the rows.
     normalize : bool
         Scale the repaired rows to length one; zero rows stay zero.
 
     Attributes
     ----------
     mean_, scale_ : arrays of shape (n_features,)
-        Subtracted and divided by first.
+        Mean and standard deviation of each dimension.
     weights_ : array of shape (n_weights,)
-        Every weight of the network, in its order.
+        All weights of the network, in its order.
     moments_ : Moments
-        Those of the rows, for `shift`.
+        Moments of the fitted rows, for `shift`.
 
     Notes
     -----
     Li et al., On the sentence embeddings from pre-trained language models, 2020: the log-likelihood
     of the rows is maximised, with Adam at 1e-3 in batches of 32 for one epoch. Differs from it:
-    rows are standardised by the moments of all of them before the network sees any, and ActNorm
-    starts from the first 4,096. Trained in float64; needs the extra `train`. Chunks are read in a
-    random order and shuffled within, so that no more than one is in memory. Not affine.
+    rows are first standardised by the moments of all of them, and ActNorm is initialised from the
+    first 4,096. Trained in float64; needs the extra `train`. Chunks are read in random order and
+    shuffled inside, so that only one is in memory at a time. Not affine.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Flow(Invertible):
             raise InputError(
                 f"the training diverged at learning_rate={self.learning_rate:g}. Lower it."
             )
-        self._keep_networks()
+        self._prepare()
 
     def _network(self) -> Any:
         from isotropy.losses.base import seeded
@@ -131,7 +131,7 @@ class Flow(Invertible):
     def _batches(
         self, source: Source, size: int, random: np.random.Generator
     ) -> Iterator[tuple[Array, Array | None]]:
-        """(standardised rows, weights) of one pass; rows without weight are left out."""
+        """(standardised rows, weights) of one pass, without rows of zero weight."""
         chunks = source.chunks()
         for i in random.permutation(len(chunks)):
             for batch in source.read(chunks[i]):
@@ -148,16 +148,12 @@ class Flow(Invertible):
         sizes = (self.n_features_in_, self.n_levels, self.n_steps, self.hidden)
         return super()._sizes() | {"n_weights": n_weights(*sizes)}
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore(header, tensors)
-        self._keep_networks()
-
-    def _keep_networks(self) -> None:
-        """Keep the network for rows of either dtype: making it costs more than treating a row."""
+    def _prepare(self) -> None:
+        """Keep the network in both dtypes: building it takes longer than applying it to a row."""
         from isotropy.losses.base import with_weights
 
-        whole = with_weights(self._network(), self.weights_)
-        self._networks = {"float64": whole, "float32": copy.deepcopy(whole).float()}
+        network = with_weights(self._network(), self.weights_)
+        self._networks = {"float64": network, "float32": copy.deepcopy(network).float()}
 
     def _network_for(self, rows: Array) -> Any:
         network = self._networks[str(rows.dtype).removeprefix("torch.")]
@@ -177,7 +173,7 @@ class Flow(Invertible):
 
 
 def n_weights(d: int, n_levels: int, n_steps: int, hidden: int) -> int:
-    """Weights of the network of that shape, counted before it is made: a file may ask for any."""
+    """Number of weights of a network of this shape, without building what a file asks for."""
     found, width = 0, d
     for _ in range(min(n_levels, d.bit_length() - 1)):
         half = width // 2
@@ -188,5 +184,5 @@ def n_weights(d: int, n_levels: int, n_steps: int, hidden: int) -> int:
 
 
 def split(numbers: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Parts of `size` numbers, the last of which may be shorter."""
+    """Parts of `size` numbers; the last one may be shorter."""
     return [numbers[start : start + size] for start in range(0, len(numbers), size)]

@@ -1,4 +1,4 @@
-"""An affine layer trained to make frozen features even while a frozen head still reads them."""
+"""An affine layer trained to make frozen features isotropic for a frozen head."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from isotropy.stored import Field
 
 @public
 class LearnedLayer(Invertible):
-    r"""x W' + b, trained to make the rows more isotropic while a frozen head keeps its answers.
+    r"""x W' + b, trained to make the rows more isotropic while a frozen head keeps its accuracy.
 
     Parameters
     ----------
     alpha : float
-        Weight of the task's loss against that of isotropy, as of `isotropy.losses.JointLoss`.
+        Weight of the task's loss against that of isotropy; see `isotropy.losses.JointLoss`.
     smoothing : float
-        Of the moving means that both losses are divided by.
+        Smoothing of the moving averages that both losses are divided by.
     n_epochs : int
-        At most.
+        Maximum number of epochs.
     batch_size : int
-        IsoScore is measured batch by batch: below the number of features it sees little.
+        IsoScore is measured on each batch, which should have more rows than there are features.
     learning_rate : float
-        Of AdamW.
+        Learning rate of AdamW.
     validation : float
-        Share of the rows that is not trained on, in [0, 1): after every epoch the head is scored
-        on them, and the layer of the best epoch, the later of equals, is kept. Zero keeps the last.
+        Share of the rows to hold out, in [0, 0.9]. After each epoch the head is scored on them,
+        and the layer of the best epoch is kept, the latest one of a tie. Zero keeps the last.
     patience : int
-        Epochs without a best score after which training ends.
+        Stop after this many epochs without a better score.
     metric : {"accuracy", "matthews"}
-        Score of classes; for numbers it is the squared error.
+        Score for classes; for numbers it is the squared error.
     random_state : int
         Seed of the split and of the order of the rows.
     normalize : bool
@@ -51,17 +51,17 @@ class LearnedLayer(Invertible):
     weight_ : array of shape (n_features, n_features)
     bias_ : array of shape (n_features,)
     n_epochs_ : int
-        Epochs after which the layer was kept.
+        The epoch whose layer was kept.
     moments_ : Moments
-        Those of the rows, for `shift`.
+        Moments of the fitted rows, for `shift`.
 
     Notes
     -----
     The isotropy layer of [1]_: one feed-forward layer, the joint loss with alpha = 1/2, a 70/30
-    split. It does not print its batch size, learning rate or epochs. Differs from it: the layer is
-    trained about the mean of the rows and in units of their deviation, which changes the steps
-    and not what it can be; the best epoch is one of those trained, never the start. Trained in
-    float64; needs the extra `train` for `fit` only. Affine; `inverse_transform` is the
+    split. It does not report its batch size, learning rate or epochs. Differs from it: the layer
+    is trained on centred rows in units of their deviation, which changes the steps but not the
+    maps it can reach; the best epoch is a trained one, never the initial layer. Trained in
+    float64; only `fit` needs the extra `train`. Affine; `inverse_transform` is the
     pseudo-inverse.
 
     References
@@ -161,7 +161,7 @@ class LearnedLayer(Invertible):
         if source.n_features < 2:
             raise InputError("X must have at least 2 features, got 1 feature(s).")
         (self.moments_,) = reduce(source, [Moments()])
-        rows, numbers = whole(source)
+        rows, numbers = read_all(source)
         y, head = self._task
         target = targets(y, source.n_samples)[numbers]
         mean, spread = self.moments_.mean, deviation(self.moments_)
@@ -169,7 +169,7 @@ class LearnedLayer(Invertible):
         weight, bias, self.n_epochs_ = layer_training.trained(task, self.get_params())
         self.weight_ = weight
         self.bias_ = mean + spread * bias - weight @ mean
-        self._keep_maps()
+        self._prepare()
 
     def _check_fitted(self) -> None:
         if self.n_epochs_ > self.n_epochs:
@@ -177,11 +177,7 @@ class LearnedLayer(Invertible):
                 f"n_epochs_ must be at most n_epochs={self.n_epochs}, got {self.n_epochs_}"
             )
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore(header, tensors)
-        self._keep_maps()
-
-    def _keep_maps(self) -> None:
+    def _prepare(self) -> None:
         self._back = np.linalg.pinv(self.weight_).T
 
     def _apply(self, rows: Array, out: Array) -> None:
@@ -194,7 +190,7 @@ class LearnedLayer(Invertible):
         return self.weight_.copy(), self.bias_.copy()
 
 
-def whole(source: Source) -> tuple[Floats, NDArray[np.int64]]:
+def read_all(source: Source) -> tuple[Floats, NDArray[np.int64]]:
     """All good rows of a source in float64, and their numbers."""
     rows: list[Floats] = []
     numbers: list[NDArray[np.int64]] = []
@@ -208,13 +204,13 @@ def whole(source: Source) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def targets(y: Any, n_samples: int) -> NDArray[Any]:
-    """y as an array of one finite value a row."""
+    """y as an array of one finite value per row."""
     found = linalg.to_numpy(y)
     if found.shape == (n_samples, 1):
         found = found[:, 0]
     if found.shape != (n_samples,):
         raise InputError(
-            f"y must have one value a row, got shape {found.shape} for {n_samples} rows."
+            f"y must have one value per row, got shape {found.shape} for {n_samples} rows."
         )
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise InputError("y must be finite. Input y contains NaN or infinity.")
@@ -222,6 +218,6 @@ def targets(y: Any, n_samples: int) -> NDArray[Any]:
 
 
 def deviation(moments: Moments) -> float:
-    """Root mean square deviation of a dimension, or one where nothing varies."""
+    """Root mean square deviation of a dimension, or one if nothing varies."""
     variance = float(np.trace(moments.scatter)) / moments.weight / len(moments.mean)
     return variance**0.5 if variance > 0 else 1.0

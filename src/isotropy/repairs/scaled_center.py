@@ -8,12 +8,12 @@ from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError, NotAffineError
 from isotropy.linalg import Floats, like, namespace
-from isotropy.repairs.base import InvertibleRepair
+from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.stats import Directions
 from isotropy.stored import HALF_THE_DIGITS, Field
 
 
-class ScaledCenter(InvertibleRepair):
+class ScaledCenter(Invertible, SummedRepair):
     r"""Subtract the mean of the unit rows, times each row's own norm: x - ||x|| m.
 
     Parameters
@@ -24,7 +24,7 @@ class ScaledCenter(InvertibleRepair):
     Attributes
     ----------
     direction_ : array of shape (n_features,)
-        Mean m of the unit rows; zero rows have no direction and are left out of it.
+        Mean m of the unit rows, without zero rows, which have no direction.
     statistic_ : Directions
         What it was fitted on.
     moments_ : Moments
@@ -32,8 +32,8 @@ class ScaledCenter(InvertibleRepair):
 
     Notes
     -----
-    Section 5.2 of Bis, Podkorytov and Liu 2021. Not affine, since it uses each row's norm; on
-    unit rows it is: there it subtracts `direction_`.
+    Section 5.2 of Bis, Podkorytov and Liu 2021. Not affine, because it uses each row's norm;
+    on unit rows it subtracts `direction_`.
 
     Examples
     --------

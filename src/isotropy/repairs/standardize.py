@@ -1,4 +1,4 @@
-"""Every dimension to mean zero and variance one."""
+"""Scale every dimension to mean zero and variance one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from isotropy import linalg
 from isotropy.checks import Array
 from isotropy.linalg import Floats, like
-from isotropy.repairs.base import InvertibleRepair
+from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.stats import Moments
 from isotropy.stored import Field
 
 
-class Standardize(InvertibleRepair):
+class Standardize(Invertible, SummedRepair):
     r"""Subtract the mean and divide every dimension by its standard deviation.
 
     Parameters
@@ -24,13 +24,13 @@ class Standardize(InvertibleRepair):
     ----------
     mean_ : array of shape (n_features,)
     scale_ : array of shape (n_features,)
-        Standard deviations; one for a constant dimension, which thus becomes zero, not NaN.
+        Standard deviations; one for a constant dimension, which becomes zero, not NaN.
     statistic_ : Moments
         What it was fitted on.
 
     Notes
     -----
-    Affine. The same as scikit-learn's StandardScaler: deviations are of the population.
+    Affine. Equal to scikit-learn's StandardScaler: deviations are those of the population.
 
     Examples
     --------

@@ -5,38 +5,37 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats, like
-from isotropy.repairs.base import InvertibleRepair
+from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.stats import Moments
 from isotropy.stored import Field
 
-ENOUGH_ROWS = 10
+ENOUGH_ROWS = 10  # per feature, not to shrink
 
 
 @public
-class Whiten(InvertibleRepair):
+class Whiten(Invertible, SummedRepair):
     r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
 
     zca: (x - mean) U diag(l^(-power/2)) U', nearest to the original axes; pca: the same without
-    the last U', the axes being principal components in order of variance.
+    the last U', so the axes are principal components in order of variance.
 
     Parameters
     ----------
     method : {"zca", "pca"}
     eps : float
-        Eigenvalues below eps times the mean one count as that, which bounds the scale.
+        Lower bound of eigenvalues, as a multiple of the mean one, which bounds the scale.
     power : float
-        One whitens in full, zero only rotates or centres, a half is soft whitening.
+        One whitens fully, zero only rotates or centres, a half is soft whitening.
     n_components : int or None
-        Principal components kept, None all. With zca the others are set to zero.
+        Number of principal components to keep, None for all. With zca the others become zero.
     shrinkage : float or "auto"
         Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
-        that of Ledoit and Wolf where there are fewer than 10 rows a feature, zero otherwise.
+        Ledoit and Wolf's if there are fewer than 10 rows per feature, otherwise zero.
     normalize : bool
         Scale the repaired rows to length one; zero rows stay zero.
 
@@ -46,15 +45,15 @@ class Whiten(InvertibleRepair):
     components_ : array of shape (n_components_, n_features)
         Principal axes.
     scale_ : array of shape (n_components_,)
-        Factor along each axis; zero where the rows do not vary and nothing was shrunk.
+        Factor along each axis; zero if the rows don't vary along it and nothing was shrunk.
     shrinkage_ : float
     statistic_ : Moments
         What it was fitted on.
 
     Notes
     -----
-    Affine. `inverse_transform` is the pseudo-inverse: what was set to zero comes back as the
-    mean. Covariances are divided by n - 1.
+    Affine. `inverse_transform` is the pseudo-inverse: directions that were set to zero come back
+    as the mean. Covariances are divided by n - 1.
 
     Examples
     --------
@@ -91,7 +90,7 @@ class Whiten(InvertibleRepair):
 
     @property
     def n_components_(self) -> int:
-        """Principal components kept."""
+        """Number of principal components kept."""
         return len(self.components_)
 
     @property
@@ -135,13 +134,13 @@ class Whiten(InvertibleRepair):
         varying = values > 0
         floored = np.where(varying, np.maximum(values, self.eps * spread), 1.0)
         kept = len(values) if self.n_components is None else self.n_components
-        with np.errstate(over="ignore"):  # what is not finite is refused
+        with np.errstate(over="ignore"):  # `fit` refuses what is not finite
             scale = floored ** (-self.power / 2) * np.exp2(-self.power * exponent)
         self.scale_ = np.where(varying, scale, 0.0)[:kept]
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])
         self.components_ = (vectors * signs).T[:kept].copy()
-        self._keep_map()
+        self._prepare()
 
     def _shrinkage(self, statistic: Moments) -> float:
         if self.shrinkage != "auto":
@@ -154,16 +153,12 @@ class Whiten(InvertibleRepair):
         kept = self.n_features_in_ if self.n_components is None else self.n_components
         return super()._sizes() | {"n_components": kept}
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore(header, tensors)
-        self._keep_map()
-
-    def _keep_map(self) -> None:
-        """Keep A' for rows of either width: making it costs more than treating a row with it."""
-        with np.errstate(over="ignore"):  # rows that are not finite then are refused
+    def _prepare(self) -> None:
+        """Keep A' in both dtypes: computing it takes longer than applying it to a row."""
+        with np.errstate(over="ignore"):  # `transform` refuses rows that overflow
             scaled = self.components_.T * self.scale_
-            whole = scaled if self.method == "pca" else scaled @ self.components_
-            self._map = {"float64": whole, "float32": whole.astype(np.float32)}
+            matrix = scaled if self.method == "pca" else scaled @ self.components_
+            self._map = {"float64": matrix, "float32": matrix.astype(np.float32)}
 
     def _apply(self, rows: Array, out: Array) -> None:
         width = str(rows.dtype).removeprefix("torch.")
