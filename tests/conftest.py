@@ -6,6 +6,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks array API i
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 MODELS = Path(os.environ.get("ISOTROPY_MODELS", "~/.cache/isotropy-models")).expanduser()
@@ -25,6 +26,17 @@ def data():
     if not folder:
         pytest.skip("ISOTROPY_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def rows():
+    """rows(source) reads all of it."""
+
+    def read(source):
+        batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+        return np.concatenate([batch.rows for batch in batches])
+
+    return read
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from isotropy._version import __version__
 
 if TYPE_CHECKING:
-    from isotropy import evidence, losses, metrics, repairs, stats, tasks
+    from isotropy import evidence, examples, losses, metrics, repairs, stats, tasks, testing
     from isotropy import report as report
-    from isotropy.evidence import Advice, Comparison, advise, compare
+    from isotropy.evidence import Advice, Comparison, Diagnosis, advise, compare, diagnose
     from isotropy.geometry import Geometry, measure
-    from isotropy.models import Embeddings, Encoder, KeyedVectors
+    from isotropy.layer_geometry import LayerGeometry, layers
+    from isotropy.models import Embeddings, Encoder, KeyedVectors, open_encoder
     from isotropy.models.embeddings import embeddings
     from isotropy.repairs import (
         AllButTheTop,
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     )
     from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
-MODULES = {"engines", "evidence", "losses", "metrics", "models", "repairs", "report", "sources"}
-MODULES |= {"stats", "tasks"}
+MODULES = {"engines", "evidence", "examples", "losses", "metrics", "models", "repairs", "report"}
+MODULES |= {"sources", "stats", "tasks", "testing"}
 HOME = {  # name: the module it comes from
-    **dict.fromkeys(("Advice", "Comparison", "advise", "compare"), "evidence"),
+    **dict.fromkeys(("Advice", "Comparison", "Diagnosis"), "evidence"),
+    **dict.fromkeys(("advise", "compare", "diagnose"), "evidence"),
     **dict.fromkeys(("Geometry", "measure"), "geometry"),
-    **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors", "embeddings"), "models"),
+    **dict.fromkeys(("LayerGeometry", "layers"), "layer_geometry"),
+    **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors"), "models"),
+    **dict.fromkeys(("embeddings", "open_encoder"), "models"),
     **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
     **dict.fromkeys(("ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
     "open": "sources",
@@ -60,10 +64,12 @@ __all__ = [
     "Center",
     "ClusterRemoval",
     "Comparison",
+    "Diagnosis",
     "Embeddings",
     "Encoder",
     "Geometry",
     "KeyedVectors",
+    "LayerGeometry",
     "ScaledCenter",
     "ScoreCalibrator",
     "Standardize",
@@ -71,13 +77,18 @@ __all__ = [
     "__version__",
     "advise",
     "compare",
+    "diagnose",
     "embeddings",
     "evidence",
+    "examples",
+    "layers",
     "load",
     "losses",
     "measure",
     "metrics",
+    "open_encoder",
     "repairs",
     "stats",
     "tasks",
+    "testing",
 ]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import isotropy
 from isotropy.cli import Commands
-from isotropy.cli.layers import COLUMNS, layers, measured_layers
+from isotropy.cli.layers import COLUMNS, layers
 from isotropy.metrics import METRICS
 from isotropy.models.encoder import Encoder
 from isotropy.models.models import Model
@@ -99,7 +99,7 @@ def test_the_table_shows_both_kinds_and_other_models_beside(bert, llama, texts):
         assert title in shown
     assert max(map(len, shown.splitlines())) <= max(80, 20 + len(str(llama)))
     assert "log10 I" in shown
-    geometry = measured_layers(Encoder(llama, layer="all"), MORE)
+    geometry = isotropy.layers(llama, MORE)
     assert geometry.first_token is None
     assert f"{COLUMNS['log10 I'](geometry.tokens[-1]):.3g}" in shown
 
@@ -178,7 +178,7 @@ def test_a_pretrained_model_is_least_isotropic_where_the_papers_say(models, tmp_
     path = models / "distilbert-base-cased"
     if not path.is_dir():
         pytest.skip(f"distilbert-base-cased is not in {models}")
-    found = measured_layers(Encoder(path, layer="all"), MORE)
+    found = isotropy.layers(path, MORE)
     heights = [-geometry.log_partition_isotropy / math.log(10) for geometry in found.tokens]
     assert len(heights) == 7
     assert all(height > 3 for height in heights)  # strongly anisotropic throughout

@@ -1,188 +1,113 @@
 """What every metric with a record promises, what weights mean, and what measure makes of them."""
 
 import json
-import warnings
 from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from isotropy import measure, metrics
-from isotropy.errors import InputError, InputTypeError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.metrics import METRICS
 from isotropy.sources import ArraySource
+from isotropy.testing import check_metric
+from isotropy.testing.metrics import (
+    CHANGES,
+    METRIC_CHECKS,
+    Checked,
+    expect_same,
+    parts,
+    rows,
+    two_groups,
+)
 
 ON_REQUEST = [name for name, record in METRICS.items() if record.evaluate is None]
 WITH_FUNCTION = [name for name in METRICS if name in metrics.__all__]
 WEIGHED = [name for name in WITH_FUNCTION if name != "hubness"]
-PAIRWISE = {"mean_cosine", "rogue_dimensions", "uniformity"}  # a row is no pair with itself
 OPTIONS = {"local_isotropy": {"n_clusters": 2, "n_seeds": 2}}
+OF_PAIRS = {"check_integer_weights_equal_repeated_rows": "a row is no pair with itself"}
+EXCUSED = {
+    **dict.fromkeys(("mean_cosine", "rogue_dimensions", "uniformity"), OF_PAIRS),
+    "norms": {"check_integer_weights_equal_repeated_rows": "quantiles are of rows: see below"},
+    "local_isotropy": {
+        "check_declared_invariances_hold": "of those parts that declare it: see below",
+        "check_what_is_not_declared_invariant_changes": "its clusters move with the rows",
+        "check_tensors_equal_arrays": "its mean alignment is rounding after centring: see below",
+        "check_integer_weights_equal_repeated_rows": "k-means is seeded by rows",
+        "check_rows_of_no_weight_do_not_count": "its mean alignment is rounding: see below",
+    },
+}
 
-each_metric = pytest.mark.parametrize("name", METRICS)
-each_function = pytest.mark.parametrize("name", WITH_FUNCTION)
-each_weighed = pytest.mark.parametrize("name", WEIGHED)
 
-
-def rows(n_samples=200, n_features=6, seed=0):
-    random = np.random.default_rng(seed)
-    scales = np.linspace(1.6, 0.6, n_features)
-    return random.standard_normal((n_samples, n_features)) * scales + 0.4
-
-
-def two_groups():
-    X = rows()
-    X[:90] += [12.0, -8, 0, 5, 0, 3]
-    return X
+def checked(name):
+    """The metric by its own function, or by measure where it has none."""
+    function = getattr(metrics, name) if name in WITH_FUNCTION else name
+    return Checked.of(function, OPTIONS.get(name, {}))
 
 
 def value(name, X, **options):
-    """The metric's value by its own function, or from measure where it has none."""
+    """The metric's value."""
     if name not in WITH_FUNCTION:
         return measure(X, [name], **options).values[name]
     return getattr(metrics, name)(X, **OPTIONS.get(name, {}), **options)
 
 
-def flat(found, prefix=""):
-    """A metric's value as {name of part: array}."""
-    if not isinstance(found, dict):
-        return {prefix: np.atleast_1d(np.asarray(found, dtype=float))}
-    parts = {}
-    for key, part in found.items():
-        parts |= flat(part, f"{prefix}/{key}")
-    return parts
+def assert_same(found, expected, tolerance):
+    expect_same(parts(found), parts(expected), tolerance)
 
 
-def assert_same(found, expected, rel=1e-6, only=None):
-    found, expected = flat(found), flat(expected)
-    assert found.keys() == expected.keys()
-    for key, wanted in expected.items():
-        if only is None or key.split("/")[1] in only:
-            scale = max(np.abs(wanted[np.isfinite(wanted)]).max(initial=0), 1e-3)
-            np.testing.assert_allclose(found[key], wanted, rtol=0, atol=rel * scale, err_msg=key)
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("check", METRIC_CHECKS, ids=lambda check: check.__name__)
+def test_metric(name, check):
+    if check.__name__ not in EXCUSED.get(name, {}):
+        check(checked(name))
 
 
-def differs(found, expected, rel=1e-5):
-    found, expected = flat(found), flat(expected)
-    return any(not np.allclose(found[k], expected[k], rtol=rel, atol=rel) for k in expected)
+def test_check_metric_names_what_fails(monkeypatch):
+    check_metric(metrics.uniformity, OF_PAIRS)
+    with pytest.raises(AssertionError, match=r"^check_integer_weights_equal_repeated_rows: "):
+        check_metric(metrics.uniformity)
+    monkeypatch.setitem(METRICS, "isoscore", METRICS["uniformity"])
+    with pytest.raises(AssertionError, match="isoscore must be in METRICS"):
+        check_metric(metrics.isoscore)
 
 
-def rotation(n_features=6):
-    return np.linalg.qr(np.random.default_rng(8).standard_normal((n_features, n_features)))[0]
-
-
-CHANGES = {
-    "rotation": lambda X: X @ rotation(),
-    "scale": lambda X: 2.7 * X,
-    "translation": lambda X: X + np.array([3.0, -4, 5, 2, 0, 1]),
-}
-
-
-def parts_with(name, change):
-    """Parts of local_isotropy that declare the invariance; its mean is rounding after centring."""
-    if name != "local_isotropy":
-        return None
-    return {n for n, r in METRICS.items() if change in r.invariant} - {"mean_alignment"}
-
-
-@each_metric
-def test_record_says_what_the_metric_is(name):
-    record = METRICS[name]
-    assert record.name == name
-    assert record.summary
-    assert record.paper
-    assert record.equation
-    assert record.better in ("higher", "lower", "nearer zero", "neither")
-    assert record.invariant <= CHANGES.keys()
-    low, high = record.range
-    assert low < high
-
-
-def test_every_public_function_is_a_metric():
-    tools = {"METRICS", "Metric", "Statistics", "gather", "metric"}
-    functions = set(metrics.__all__) - tools
+def test_every_public_function_is_a_metric_of_a_paper():
+    functions = set(metrics.__all__) - {"METRICS", "Metric", "Statistics", "gather", "metric"}
     assert functions <= METRICS.keys()
     assert all(getattr(metrics, name).metric is METRICS[name] for name in functions)
-    assert all(getattr(metrics, name).__doc__ for name in functions)
+    assert all(record.paper for record in METRICS.values())
 
 
-RANGES = {
-    "plain": rows,
-    "far": lambda: rows() + 1e4,
-    "wide": lambda: rows(40, 60, seed=2),
-    "line": lambda: np.outer(np.linspace(1, 2, 50), [1.0, 2, -1, 0.3]),
-    "symmetric": lambda: np.concatenate([rows(), -rows()]),
-    "equal": lambda: np.tile([1.3, 2.1, -0.7], (50, 1)),
-}
+def parts_of(X, only, **options):
+    """Parts of local_isotropy; its mean alignment is rounding, as rows are centred."""
+    found = checked("local_isotropy")(X, **options)
+    return {k: v for k, v in found.items() if k.split("/")[1] in only - {"mean_alignment"}}
 
 
-@each_metric
-@pytest.mark.parametrize("data", RANGES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_value_lies_within_the_declared_range(name, data, dtype):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = flat(value(name, RANGES[data]().astype(dtype)))
-    low, high = METRICS[name].range
-    for key, part in found.items():
-        part = part[~np.isnan(part)]
-        assert (part >= low - 1e-12).all(), (key, part)
-        assert (part <= high + 1e-12).all(), (key, part)
-
-
-@pytest.mark.parametrize(
-    ("name", "change"), [(n, c) for n, r in METRICS.items() for c in sorted(r.invariant)]
-)
-def test_declared_invariance_holds(name, change):
+def test_parts_of_local_isotropy_keep_their_promises():
     X = two_groups()
-    expected = value(name, X)
-    assert_same(value(name, CHANGES[change](X)), expected, only=parts_with(name, change))
+    for change in CHANGES:
+        only = {name for name, record in METRICS.items() if change in record.invariant}
+        expect_same(parts_of(CHANGES[change](X), only), parts_of(X, only))
+    for change in ("rotation", "scale"):
+        every = checked("local_isotropy")
+        after, before = every(CHANGES[change](rows())), every(rows())
+        assert any(not np.allclose(after[k], before[k], rtol=1e-5, atol=1e-5) for k in before)
+    w = (np.arange(len(X)) % 3 > 0).astype(float)
+    for size in (1.0, 1e4):
+        moved = np.where(w[:, None] > 0, X, size * X)
+        found = parts_of(moved, METRICS.keys(), sample_weight=w)
+        expect_same(found, parts_of(X[w > 0], METRICS.keys()), 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        (n, c)
-        for n, r in METRICS.items()
-        for c in sorted(CHANGES.keys() - r.invariant)
-        if (n, c) != ("local_isotropy", "translation")  # its clusters move with the rows
-    ],
-)
-def test_what_is_not_declared_invariant_changes(name, change):
-    X = rows()
-    assert differs(value(name, CHANGES[change](X)), value(name, X))
-
-
-@each_metric
-def test_same_rows_give_the_same_value_twice(name):
-    X = two_groups()
-    first, second = flat(value(name, X)), flat(value(name, X))
-    assert all(np.array_equal(first[key], second[key], equal_nan=True) for key in first)
-
-
-@each_metric
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torch_tensors_equal_numpy_arrays(name, dtype):
+def test_parts_of_local_isotropy_are_the_same_of_tensors(dtype):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     X = two_groups().astype(dtype)
-    found, expected = flat(value(name, torch.asarray(X))), flat(value(name, X))
+    found, expected = (parts_of(rows, METRICS.keys()) for rows in (torch.asarray(X), X))
     for key, wanted in expected.items():
-        if "mean_alignment" not in key:
-            np.testing.assert_allclose(found[key], wanted, rtol=1e-6, atol=1e-9, err_msg=key)
-
-
-@each_function
-def test_rows_are_not_modified(name):
-    X = two_groups()
-    X.flags.writeable = False
-    value(name, X)
-    np.testing.assert_array_equal(X, two_groups())
-
-
-@pytest.mark.parametrize("name", sorted(set(WEIGHED) - PAIRWISE - {"local_isotropy", "norms"}))
-def test_integer_weights_equal_repeated_rows(name):
-    X, w = rows(60), np.random.default_rng(1).integers(0, 4, 60)
-    assert_same(value(name, X, sample_weight=w), value(name, np.repeat(X, w, axis=0)), 1e-9)
+        np.testing.assert_allclose(found[key], wanted, rtol=1e-6, atol=1e-9, err_msg=key)
 
 
 def test_integer_weights_equal_repeated_rows_for_the_rest():
@@ -209,60 +134,6 @@ def test_weights_of_pairs_are_products():
     for exact in (False, True):
         found = metrics.uniformity(X, exact=exact, sample_weight=w)
         assert found == pytest.approx(potential, rel=1e-9)
-
-
-@each_weighed
-@pytest.mark.parametrize("size", [1.0, 1e4], ids=["usual", "far"])
-def test_rows_of_no_weight_are_rows_that_are_not_there(name, size):
-    X = two_groups()
-    w = (np.arange(len(X)) % 3 > 0).astype(float)
-    moved = np.where(w[:, None] > 0, X, size * X)
-    only = None if name != "local_isotropy" else METRICS.keys() - {"mean_alignment"}
-    assert_same(value(name, moved, sample_weight=w), value(name, X[w > 0]), 1e-9, only)
-
-
-@each_function
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (np.ones(3), r"{}: X must be two-dimensional\. Expected 2D array, got 1D array instead"),
-        (np.ones((0, 3)), r"{}: X must have rows\. Found array with 0 sample"),
-        (np.ones((3, 0)), r"{}: X must have features\. Found array with 0 feature"),
-        (np.ones((3, 2)) * 1j, r"{}: X must be real\. Complex data not supported"),
-        ([["a", "b"]], r"{}: X must be numeric: .* Convert it to floats\."),
-        (scipy.sparse.eye(4), r"{}: X must be dense, got a sparse matrix\. .* X\.toarray\(\)"),
-        (np.full((20, 3), np.nan), r"{}: X must be finite\. Input X contains NaN .* in 20 rows"),
-    ],
-    ids=["flat", "no rows", "no features", "complex", "words", "sparse", "NaN"],
-)
-def test_bad_input_is_refused_in_one_line(name, bad, message):
-    with pytest.raises((InputError, InputTypeError), match="^" + message.format(name)) as caught:
-        value(name, bad)
-    assert "\n" not in str(caught.value)
-
-
-@each_function
-@pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
-def test_rows_that_are_not_finite_are_named(name, bad, word):
-    X = rows()
-    X[[17, 60, 61], [0, 1, 2]] = bad
-    message = rf"{name}: .* contains {word} .* in 3 rows \(first: 17\)\. Drop those rows\."
-    with pytest.raises(InputError, match=message):
-        value(name, X)
-    with pytest.raises(InputError, match=r"in 1 row \(first: 17\)"):
-        value(name, X[:50])
-
-
-@each_weighed
-def test_bad_weights_are_refused_in_one_line(name):
-    for w, message in (
-        (np.zeros(200), "sample_weight must have a positive sum, got zeros only"),
-        (np.ones(3), r"sample_weight.shape == \(3,\), expected \(200,\)!"),
-        (-np.ones(200), "sample_weight must not be negative, got -1"),
-        (np.full(200, np.inf), "sample_weight must be finite"),
-    ):
-        with pytest.raises(InputError, match=f"^{name}: {message}"):
-            value(name, rows(), sample_weight=w)
 
 
 @pytest.mark.parametrize(

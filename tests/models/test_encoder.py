@@ -19,8 +19,7 @@ from isotropy.models import models
 from isotropy.models import texts as texts_module
 from isotropy.models.cache import digest
 from isotropy.models.encoder import Encoder
-from isotropy.models.loading import pools_itself
-from isotropy.models.models import is_model, is_sentence_transformer
+from isotropy.models.loading import is_model, is_sentence_transformer, pools_itself
 from isotropy.models.texts import Span
 
 from .. import tiny_models
@@ -137,7 +136,7 @@ def test_batches_change_nothing_and_keep_the_order(bert):
 
 
 def test_twice_is_the_same_to_the_last_bit(bert):
-    first, second = Encoder(bert), Encoder(bert)
+    first, second = Encoder(bert, pool="tokens"), Encoder(bert, pool="tokens")
     np.testing.assert_array_equal(first.encode(TEXTS), first.encode(TEXTS))
     np.testing.assert_array_equal(first.encode(TEXTS), second.encode(TEXTS))
     assert first.identity() == second.identity()
@@ -146,11 +145,11 @@ def test_twice_is_the_same_to_the_last_bit(bert):
 def test_identities_tell_models_and_settings_apart(bert, folder):
     other = tiny_models.bert(folder / "other-bert", seed=1)
     identities = [
-        Encoder(bert).identity(),
-        Encoder(other).identity(),
-        Encoder(bert, layer=1).identity(),
-        Encoder(bert, layer="first-last").identity(),
-        Encoder(bert, max_length=9).identity(),
+        Encoder(bert, pool="tokens").identity(),
+        Encoder(other, pool="tokens").identity(),
+        Encoder(bert, layer=1, pool="tokens").identity(),
+        Encoder(bert, layer="first-last", pool="tokens").identity(),
+        Encoder(bert, max_length=9, pool="tokens").identity(),
     ]
     assert len({str(identity) for identity in identities}) == len(identities)
 
@@ -173,7 +172,7 @@ def change(path, **settings):
 
 
 def test_an_identity_stays_when_texts_were_cut(bert):
-    encoder = Encoder(bert, max_length=9)
+    encoder = Encoder(bert, max_length=9, pool="tokens")
     before = encoder.identity()
     with pytest.warns(IsotropyWarning):
         encoder.encode([LONG])
@@ -196,7 +195,7 @@ def test_spans_give_the_tokens_of_the_word_in_its_context(bert):
 
 
 def test_spans_without_a_word_are_refused(bert):
-    encoder = Encoder(bert, max_length=8)
+    encoder = Encoder(bert, max_length=8, pool="tokens")
     with pytest.raises(InputError, match="characters 3 to 4 of 'the cat' must lie within"):
         encoder.encode([Span("the cat", 3, 4)])
     with pytest.raises(InputError, match="within the first 8 tokens"):
@@ -204,7 +203,7 @@ def test_spans_without_a_word_are_refused(bert):
 
 
 def test_labels_say_what_each_row_is(bert, llama):
-    encoder = Encoder(bert, special_tokens=True)
+    encoder = Encoder(bert, special_tokens=True, pool="tokens")
     labels = encoder.labels(["The cat played, über!", "dog"])
     tokens = ["[CLS]", "the", "cat", "play", "##ed", ",", "uber", "!", "[SEP]"]
     tokens += ["[CLS]", "dog", "[SEP]"]
@@ -217,9 +216,9 @@ def test_labels_say_what_each_row_is(bert, llama):
         "is_special": [True, *[False] * 7, True, True, False, True],
         "is_punctuation": [token in (",", "!") for token in tokens],
     }
-    plain = Encoder(bert).labels(["cat", "dog"]).to_pydict()
+    plain = Encoder(bert, pool="tokens").labels(["cat", "dog"]).to_pydict()
     assert (plain["position"], plain["sentence"]) == ([1, 1], [0, 1])
-    curly = Encoder(llama).labels(["cat ”"]).to_pydict()
+    curly = Encoder(llama, pool="tokens").labels(["cat ”"]).to_pydict()
     assert curly["is_punctuation"][-1]  # in bytes, of which none is punctuation
 
 
@@ -235,8 +234,8 @@ def test_long_texts_are_cut_counted_and_said(bert):
     states, _ = plain_states(bert, [LONG], 32)[0]
     np.testing.assert_allclose(found[0], states[-1].mean(0), **CLOSE)
     with pytest.warns(IsotropyWarning, match="longer than the 5 tokens"):
-        Encoder(bert, max_length=5).encode([LONG])
-    assert Encoder(bert, max_length=10**6).max_length == 32
+        Encoder(bert, max_length=5, pool="tokens").encode([LONG])
+    assert Encoder(bert, max_length=10**6, pool="tokens").max_length == 32
 
 
 def test_a_source_counts_what_it_cuts(bert, small_blocks, rows):
@@ -373,7 +372,7 @@ def test_the_width_is_that_after_the_last_repair(bert, folder, rows):
     for level in ("token", "sentence"):
         source = encoder.with_repair(fitted, level).source(TEXTS)
         assert source.n_features == rows(source).shape[1] == 3
-    tokens = Encoder(bert).with_repair(fitted, "sentence")  # which has no sentences
+    tokens = Encoder(bert, pool="tokens").with_repair(fitted, "sentence")  # which has no sentences
     assert tokens.n_features == tokens.encode(TEXTS).shape[1] == 16
     own = Encoder(tiny_models.sentence_bert(folder / "narrow", max_length=32), pool="own")
     fitted = isotropy.Whiten(**narrow).fit(own.encode(TEXTS))
@@ -405,6 +404,36 @@ def test_own_pooling_is_that_of_sentence_transformers(mode, folder):
         tokens = encoder.tokens(TEXTS)
     np.testing.assert_allclose(found, expected, **CLOSE)
     np.testing.assert_allclose(encoder.pooled(tokens), expected, **CLOSE)
+
+
+def test_the_default_is_the_models_own_pooling_else_the_mean(bert, sentence_bert):
+    assert (Encoder(bert).pool, Encoder(sentence_bert).pool) == ("mean", "own")
+    np.testing.assert_array_equal(
+        Encoder(bert, max_length=9).encode(TEXTS[:2]),
+        Encoder(bert, max_length=9, pool="mean").encode(TEXTS[:2]),
+    )
+
+
+def test_a_sentence_transformers_model_is_loaded_once(sentence_bert, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    loaded = []
+    load = transformers.PreTrainedModel.from_pretrained.__func__
+    monkeypatch.setattr(
+        transformers.PreTrainedModel,
+        "from_pretrained",
+        classmethod(lambda cls, *a, **k: loaded.append(cls) or load(cls, *a, **k)),
+    )
+    assert Encoder(sentence_bert, pool="own").n_features == 8
+    assert len(loaded) == 1
+
+
+def test_parts_that_are_not_of_sentence_transformers_are_refused(folder):
+    path = tiny_models.sentence_bert(folder / "custom")
+    modules = json.loads((path / "modules.json").read_text())
+    modules[2]["type"] = "my_package.Dense"
+    (path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=r"must be made of parts of sentence-transformers, got"):
+        Encoder(path, pool="own")
 
 
 def test_own_pooling_begins_texts_with_the_models_prompt(folder):
@@ -538,7 +567,7 @@ def model_of_pictures_too(folder):
 def test_what_is_no_model_gives_one_line(bad, tmp_path):
     path, match = bad(tmp_path)
     with pytest.raises(InputError, match=match) as caught:
-        Encoder(path)
+        Encoder(path, pool="tokens")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("Encoder: ")
 
@@ -563,7 +592,7 @@ def test_wrong_options_give_one_line(options, match, bert):
 
 
 def test_several_layers_have_no_source(bert):
-    encoder = Encoder(bert, layer="all")
+    encoder = Encoder(bert, layer="all", pool="tokens")
     for call in (encoder.source, encoder.tokens):
         with pytest.raises(InputError, match="must be of one layer"):
             call(TEXTS)
@@ -581,7 +610,7 @@ def test_weights_that_no_file_has_are_said_unless_they_do_not_matter(bert, folde
         {"format": "pt"},
     )
     with pytest.warns(IsotropyWarning, match=r"1 weights of .* in none of its files, and random"):
-        Encoder(path)
+        Encoder(path, pool="tokens")
     assert Encoder(bert).identity() == Encoder(bert).identity()  # though its pooler is made up
 
 

@@ -9,7 +9,15 @@ import pytest
 
 from isotropy.errors import InputError
 from isotropy.models import texts as texts_module
-from isotropy.models.texts import Span, TextList, distinct, each, open_texts, sampled, shown
+from isotropy.models.texts import (
+    Span,
+    TextList,
+    distinct,
+    each,
+    occurrence,
+    open_texts,
+    sample_texts,
+)
 
 FILES = {
     "a.txt": "one\n\n  two \nthree",
@@ -194,14 +202,14 @@ def test_a_file_is_read_after_pickling(tmp_path):
 
 def test_samples_are_seeded_and_in_order():
     opened = open_texts([str(i) for i in range(100)])
-    found = sampled(opened, 10, seed=3)
-    assert found == sampled(opened, 10, seed=3) != sampled(opened, 10, seed=4)
+    found = sample_texts(opened, 10, seed=3)
+    assert found == sample_texts(opened, 10, seed=3) != sample_texts(opened, 10, seed=4)
     assert [int(text) for text in found] == sorted({int(text) for text in found})
-    assert sampled(opened, 1000) == opened.texts
+    assert sample_texts(opened, 1000) == opened.texts
 
 
 def test_spans_and_distinct_texts():
     span = Span("the cat sat", 4, 7)
-    assert shown(span) == "cat"
+    assert occurrence(span) == "cat"
     assert distinct(["b", span, "b", "a"]) == (["b", span, "a"], {"b": 0, span: 1, "a": 2})
-    assert re.match("cat", shown(span))
+    assert re.match("cat", occurrence(span))

@@ -170,17 +170,6 @@ def X():
 
 
 @pytest.fixture
-def rows():
-    """rows(source) reads all of it."""
-
-    def read(source):
-        batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
-        return np.concatenate([batch.rows for batch in batches])
-
-    return read
-
-
-@pytest.fixture
 def truncated():
     """truncated(path, n) cuts a file to its first n bytes."""
 

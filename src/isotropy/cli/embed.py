@@ -30,7 +30,6 @@ from isotropy.cli.common import (
 from isotropy.engines import map_rows
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.models.encoder import Encoder, cut_off
-from isotropy.models.loading import pools_itself
 from isotropy.repairs import Repair, load
 from isotropy.repairs.blockwise import open_target
 from isotropy.sources.guard import guard
@@ -89,11 +88,10 @@ def embed(
     treated = treated_level(fitted, level, pool)
     offline_unless_reached(model)
     opened = options.open(texts)
-    default = "own" if pool is None and pools_itself(model) else "mean"
     encoder = Encoder(
         model,
         layer=number,
-        pool=pool or default,
+        pool=pool,
         special_tokens=special_tokens,
         device=options.device,
         batch_tokens=options.batch_tokens,

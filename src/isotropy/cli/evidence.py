@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,15 +35,12 @@ from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
 from isotropy.evidence.advice import diagnose
 from isotropy.models.embeddings import embeddings
-from isotropy.models.encoder import Encoder
-from isotropy.models.keyed import KeyedVectors
-from isotropy.models.loading import is_model, pools_itself
+from isotropy.models.opening import holds_vectors, open_encoder
 from isotropy.models.texts import each, open_texts
 from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair
 from isotropy.repairs.files import check_target
 from isotropy.sources.guard import guard
-from isotropy.sources.opening import FORMATS
 from isotropy.tables import json_line
 from isotropy.tasks import Task, open_task
 from isotropy.tasks.pseudo import adjacent
@@ -147,18 +143,19 @@ class VectorOptions:
     def open(self, model: str, task: Task | None) -> tuple[Any, Any]:
         """The vectors, and the task with those pairs of words that have vectors."""
         self.refuse_what_is_ignored(model, task)
-        if holds_vectors(model):
-            found: Any = KeyedVectors.load(model, self.text_column, self.column)
-        elif isinstance(task, WordSimilarity):
+        found: Any
+        if isinstance(task, WordSimilarity) and not holds_vectors(model):
             found = embeddings(model)
         else:
-            found = Encoder(
+            found = open_encoder(
                 model,
-                layer=one_layer(self.layer),
-                pool=self.pool or ("own" if pools_itself(model) else "mean"),
+                layer=None if self.layer is None else one_layer(self.layer),
+                pool=self.pool,
                 special_tokens=self.special_tokens,
                 device=self.device,
                 cache=self.cache,
+                column=self.column,
+                text_column=self.text_column,
             )
         if isinstance(task, WordSimilarity):
             task = task.known(found.words)
@@ -362,12 +359,3 @@ def task_options(kind: str, options: list[str]) -> dict[str, Any]:
         worded = "str" in str(known[name].annotation)
         found[name] = text if worded else specs.value(text)
     return found
-
-
-def holds_vectors(model: str) -> bool:
-    """Whether this is a file or folder of vectors, rather than a model."""
-    path = Path(model)
-    if os.path.isdir(path):  # one with texts alone is meant as a model, and lacks its config.json
-        suffixes = {file.suffix for file in path.iterdir()} & set(FORMATS)
-        return not is_model(model) and bool(suffixes - {".txt", ".bin", ".safetensors"})
-    return not is_model(model) and (os.path.exists(model) or path.suffix in FORMATS)

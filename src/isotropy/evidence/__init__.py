@@ -1,6 +1,6 @@
 """Evidence: whether a repair helps on a task, which one, and how sure that is."""
 
-from isotropy.evidence.advice import Advice
+from isotropy.evidence.advice import Advice, Diagnosis, diagnose
 from isotropy.evidence.change import linear_cka, neighbour_overlap
 from isotropy.evidence.comparison import Comparison, Result, compare
 from isotropy.evidence.search import advise
@@ -10,9 +10,11 @@ __all__ = [
     "Advice",
     "Candidate",
     "Comparison",
+    "Diagnosis",
     "Result",
     "advise",
     "compare",
+    "diagnose",
     "linear_cka",
     "neighbour_overlap",
 ]

@@ -135,6 +135,7 @@ SAME = 1e-6  # cosines that differ by less are equal
 EFFECT, POWER, LEVEL = 0.01, 0.8, 0.05
 
 
+@public
 @dataclass(frozen=True)
 class Diagnosis:
     """The geometry of a space; nothing is recommended, as nothing was tested.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.models.keyed import KeyedVectors
-from isotropy.models.loading import extra, loading, place, static_folder
+from isotropy.models.loading import extra, loading, pretrained_location, static_folder
 from isotropy.models.static import StaticModel
 
 
@@ -131,7 +131,7 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
         static = StaticModel(name, folder)
         return Embeddings(static.vectors(), static.tokenizer)
     with loading(name):
-        where, options = place(name)
+        where, options = pretrained_location(name)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
         kind = transformers.AutoModel if which == "input" else _head(transformers, where, options)
         if kind is None:

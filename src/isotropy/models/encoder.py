@@ -13,7 +13,7 @@ import numpy as np
 from isotropy import checks
 from isotropy.errors import InputError, IsotropyWarning, public
 from isotropy.models.cache import Cache, digest
-from isotropy.models.loading import static_folder
+from isotropy.models.loading import pools_itself, static_folder
 from isotropy.models.models import (
     Encoding,
     Layer,
@@ -25,7 +25,7 @@ from isotropy.models.models import (
     layer_numbers,
 )
 from isotropy.models.static import StaticModel, StaticPooling
-from isotropy.models.texts import Span, Text, Texts, open_texts, whole
+from isotropy.models.texts import Span, Text, Texts, open_texts, plain_text
 from isotropy.models.tokens import Integers, Stack, Tokens, joined, labels
 from isotropy.progress import ProgressBar
 from isotropy.sources.base import Batch, Chunk
@@ -154,9 +154,11 @@ class Encoder:
     layer : int, list of int, "all" or "first-last"
         Hidden layer: 0 is the embedding layer, -1 the last. "first-last" is the average of
         layer 1 and the last one. Several layers are for `encode`, `by_layer` and `batches` only.
-    pool : {"tokens", "mean", "cls", "last", "own"}
-        "tokens" keeps one row a token; "mean" averages them; "cls" takes the first, "last" the
-        last one; "own" is what a sentence-transformers model does itself.
+    pool : {"own", "mean", "cls", "last", "tokens"}, optional
+        How the rows of a text's tokens become one row: "own" is the pooling that comes with a
+        sentence-transformers or static model; "mean" averages; "cls" takes the first and "last"
+        the last token. "tokens" keeps one row per token. By default "own" if the model has a
+        pooling of its own, else "mean".
     special_tokens : bool
         Whether [CLS], </s> and their like count as tokens, for "tokens" and "mean".
     device : str, optional
@@ -187,7 +189,7 @@ class Encoder:
         self,
         name_or_path: Any,
         layer: Layer = -1,
-        pool: str = "tokens",
+        pool: str | None = None,
         special_tokens: bool = False,
         device: str | None = None,
         batch_tokens: int | None = None,
@@ -195,6 +197,8 @@ class Encoder:
         cache: Any = None,
     ) -> None:
         self.name = checks.path(name_or_path, "name_or_path")
+        if pool is None:
+            pool = "own" if pools_itself(self.name) else "mean"
         self.pool = checks.choice(pool, "pool", POOLS)
         self.special_tokens = bool(special_tokens)
         self.layer = layer
@@ -413,7 +417,7 @@ class Encoder:
         return Tokens(pooled, np.arange(len(pooled) + 1))
 
     def _plain(self, text: Text) -> str:
-        return (self.own.prompt if self.own else "") + whole(text)
+        return (self.own.prompt if self.own else "") + plain_text(text)
 
     def _kept(self, text: Text, encoding: Encoding) -> Integers:
         """Which tokens of a text give rows."""

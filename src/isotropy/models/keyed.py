@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, brief, public
 from isotropy.models.models import Rows
-from isotropy.models.texts import Text, shown
+from isotropy.models.texts import Text, occurrence
 from isotropy.models.tokens import Integers, Tokens
 from isotropy.sources.arrays import ArraySource
 from isotropy.sources.base import Batch, Source
@@ -245,7 +245,7 @@ class WordMeans:
 
     def _found(self, text: Text) -> tuple[list[int], int]:
         """The rows of a text's known words, and the number of unknown ones."""
-        words = WORD.findall(shown(text))
+        words = WORD.findall(occurrence(text))
         found = [self._of_word(word) for word in words]
         return [row for rows in found for row in rows], sum(not rows for rows in found)
 

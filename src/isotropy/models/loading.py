@@ -66,29 +66,24 @@ def _is_static_module(module: Any) -> bool:
     return isinstance(module, dict) and str(module.get("type")).endswith(".StaticEmbedding")
 
 
-def _quietly(path: Path) -> Any:
-    """What a JSON file holds; None where there is none, or it is damaged."""
+def _quietly(path: Path | None) -> Any:
+    """What a JSON file holds; None if there is none, or it is damaged."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return None if path is None else json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
 
 def _fetched(name: str) -> Path | None:
-    """The local copy of a static model on the hub; None where it is another, or out of reach."""
-    try:
-        from huggingface_hub import hf_hub_download, snapshot_download
-    except ImportError:  # which is said when the model is loaded
-        return None
+    """The local copy of a static model on the hub; None if it is another, or out of reach."""
     for file in ("modules.json", "config.json"):
-        try:
-            found = _quietly(Path(hf_hub_download(name, file)))
-        except (OSError, ValueError):  # no such file or name, no access, offline
-            continue
+        found = _quietly(file_of(name, file))
         first = found[0] if isinstance(found, list) and found else found
         if _is_static_module(first) or (
             isinstance(first, dict) and first.get("model_type") == "model2vec"
         ):
+            from huggingface_hub import snapshot_download
+
             return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
     return None
 
@@ -132,27 +127,40 @@ def is_model(name_or_path: Any) -> bool:
     return found or is_sentence_transformer(path)
 
 
-def place(name: str) -> tuple[str, dict[str, Any]]:
+def pretrained_location(name: str) -> tuple[str, dict[str, Any]]:
     """What from_pretrained takes for a name, a folder or a file."""
     path = Path(name)
     if path.suffix == ".gguf":
         return str(path.parent), {"gguf_file": path.name}
     if is_sentence_transformer(path):
-        return str(path / _first_module(path / "modules.json")), {}
+        return str(path / read_modules(path / "modules.json")[0]["path"]), {}
     return name, {}
 
 
-def _first_module(path: Path) -> str:
-    """The folder of the first part of a sentence-transformers model."""
+def read_modules(path: Path) -> list[dict[str, Any]]:
+    """The parts of a sentence-transformers model, as its modules.json lists them."""
     modules = read_json(path)
-    first = modules[0] if isinstance(modules, list) and modules else None
-    folder = first.get("path") if isinstance(first, dict) else None
-    if not isinstance(folder, str):
+    listed = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    if not listed or not modules or not isinstance(modules[0].get("path"), str):
         raise InputError(
             f"{str(path)!r} must list the parts of a model with their paths, got "
             f"{str(modules)[:60]}. Save the model again."
         )
-    return folder
+    found: list[dict[str, Any]] = modules
+    return found
+
+
+def file_of(name: str, file: str) -> Path | None:
+    """A file of a model in a folder or on the hub; None if the model doesn't have it."""
+    if os.path.exists(name):
+        path = Path(name) / file
+        return path if path.is_file() else None
+    try:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, file))
+    except (ImportError, OSError, ValueError):  # no such file or name, no access, offline
+        return None
 
 
 def read_json(path: Path) -> Any:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError
 from isotropy.models.loading import (
     extra,
+    file_of,
     first_line,
-    is_model,
-    is_sentence_transformer,
     loading,
-    place,
+    pretrained_location,
     read_json,
+    read_modules,
 )
 
 Layer = int | str | Sequence[int]
@@ -81,6 +81,10 @@ def batched(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 MODES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+LIMITS = tuple(  # files of sentence-transformers, old and new, that may give max_seq_length
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 class OwnPooling:
@@ -99,36 +103,34 @@ class OwnPooling:
     Raises
     ------
     InputError
-        Where the model has none, or pools in a way that is not a mean, the first or the last token.
+        If the model has no pooling, or one other than the mean, the first or the last token.
+
+    Notes
+    -----
+    Only the parts after the transformer are loaded; that one is in `model` already.
     """
 
     def __init__(self, name: str, model: Model) -> None:
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise MissingExtraError(
-                "pool='own' needs sentence-transformers, which is not installed. "
-                'Run: pip install "isotropy[models]".'
-            ) from error
-        if is_model(name) and not is_sentence_transformer(name):
+        path = file_of(name, "modules.json")
+        if path is None:
             raise InputError(
                 f"pool='own' must be that of a sentence-transformers model, got {name!r}, "
                 "which has no modules.json. Use pool='mean'."
             )
+        modules = read_modules(path)
         with loading(name):
-            found = SentenceTransformer(name, device="cpu")
-        parts = list(found)
-        self._after = parts[2:]
-        settings = parts[1].get_config_dict() if len(parts) > 1 else {}
+            parts = [_loaded(name, module) for module in modules[1:]]
+        settings = parts[0].get_config_dict() if parts else {}
         mode = _mode(settings)
         if mode not in MODES or not settings.get("include_prompt", True):
             raise InputError(
                 f"pool='own' must be one of {', '.join(MODES)} over all tokens, got "
                 f"{mode!r} in {name!r}. Use pool='mean'."
             )
-        self.mode = MODES[mode]
-        self.prompt = str(found.prompts.get(found.default_prompt_name or "") or "")
-        self.max_length = int(found.max_seq_length or model.max_length)
+        self.mode, self._after = MODES[mode], parts[1:]
+        self.prompt = default_prompt(file_of(name, "config_sentence_transformers.json"))
+        first = [file_of(name, str(Path(modules[0]["path"]) / file)) for file in LIMITS]
+        self.max_length = next((max_tokens(path) for path in first if path), model.max_length)
         self._torch = model.torch
         self.n_features = self.width(model.n_features)
 
@@ -147,6 +149,46 @@ class OwnPooling:
         return rows
 
 
+def _loaded(name: str, module: dict[str, Any]) -> Any:
+    """A part of a sentence-transformers model, without the others."""
+    try:
+        from sentence_transformers.util import import_from_string
+    except ImportError as error:
+        raise MissingExtraError(
+            "pool='own' needs sentence-transformers, which is not installed. "
+            'Run: pip install "isotropy[models]".'
+        ) from error
+    kind, path = str(module.get("type")), str(module.get("path", ""))
+    if not kind.startswith("sentence_transformers.") or ".." in Path(path).parts:
+        raise InputError(
+            f"pool='own' must be made of parts of sentence-transformers, got {kind!r} in "
+            f"{name!r}. Use pool='mean'."
+        )
+    return import_from_string(kind).load(name, subfolder=path).eval()
+
+
+def max_tokens(path: Path) -> int:
+    """The number of tokens that a sentence-transformers model says it takes."""
+    settings = read_json(path)
+    found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
+    if isinstance(settings, dict) and found is None:
+        return NO_LIMIT
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise InputError(
+            f"{str(path)!r} must give max_seq_length, a number of tokens, got "
+            f"{str(found)[:60]}. Save the model again."
+        )
+    return found
+
+
+def default_prompt(path: Path | None) -> str:
+    """What sentence-transformers puts before every text."""
+    settings = {} if path is None else read_json(path)
+    prompts = settings.get("prompts") if isinstance(settings, dict) else None
+    name = settings.get("default_prompt_name") if isinstance(settings, dict) else None
+    return str(prompts.get(name) or "") if isinstance(prompts, dict) and name else ""
+
+
 def _mode(settings: dict[str, Any]) -> str:
     """The mode of pooling, for which older sentence-transformers have a flag each."""
     if "pooling_mode" in settings:
@@ -155,8 +197,6 @@ def _mode(settings: dict[str, Any]) -> str:
     modes = [flag.removeprefix("pooling_mode_").removesuffix("_tokens") for flag in flags]
     return ", ".join(mode.removesuffix("_token") for mode in modes)
 
-
-__all__ = ["Encoding", "Model", "Rows", "is_model", "is_sentence_transformer"]
 
 Rows = NDArray[np.float32]
 NO_LIMIT = 1 << 20  # tokenizers without a limit give 1e30
@@ -200,7 +240,7 @@ class Model:
         self.name = os.fspath(name_or_path)
         torch, transformers = extra()
         with loading(self.name):
-            where, options = place(self.name)
+            where, options = pretrained_location(self.name)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             found, notes = transformers.AutoModel.from_pretrained(
                 where, dtype=torch.float32, output_loading_info=True, **options
@@ -233,25 +273,13 @@ class Model:
 
     def _limits(self, config: Any, folder: Path) -> Iterator[int]:
         yield int(min(self.tokenizer.model_max_length, NO_LIMIT))
-        settings = folder / "sentence_bert_config.json"
+        settings = folder / LIMITS[0]
         if settings.is_file():
-            yield self._own_limit(settings)
+            yield max_tokens(settings)
         positions = getattr(config, "max_position_embeddings", None)
         if positions:
             skipped = config.model_type in COUNTED_FROM_PADDING
             yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
-
-    def _own_limit(self, path: Path) -> int:
-        settings = read_json(path)
-        found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
-        if isinstance(settings, dict) and found is None:
-            return NO_LIMIT
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise InputError(
-                f"{str(path)!r} must give max_seq_length, a number of tokens, got "
-                f"{str(found)[:60]}. Save the model again."
-            )
-        return found
 
     def _say_made_up(self) -> None:
         needless = ("pooler.", "decoder.")  # for hidden states of encoders

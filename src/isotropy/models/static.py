@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from isotropy import linalg
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.models.loading import STATIC_TABLE, extra, loading, read_json, static_folder
-from isotropy.models.models import NO_LIMIT, Encoding, Rows
+from isotropy.models.loading import STATIC_TABLE, extra, file_of, loading, read_json, static_folder
+from isotropy.models.models import NO_LIMIT, Encoding, Rows, default_prompt
 from isotropy.sources.opening import FOLDERS, FolderFormat, open_source
 
 OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
@@ -248,7 +248,7 @@ class StaticPooling:
                     f"got {_short(', '.join(later))}. Use pool='mean'."
                 )
             self.normalize = bool(later)
-            self.prompt = _prompt(root / "config_sentence_transformers.json")
+            self.prompt = default_prompt(file_of(str(root), "config_sentence_transformers.json"))
 
     def width(self, n_features: int) -> int:
         """Width of the vectors that are made of rows of this width."""
@@ -263,14 +263,6 @@ def _kind(module: Any) -> str:
     """The name of a module's class."""
     kind = module.get("type") if isinstance(module, dict) else None
     return str(kind).rsplit(".", 1)[-1]
-
-
-def _prompt(path: Path) -> str:
-    """What sentence-transformers puts before every text."""
-    settings = read_json(path) if path.is_file() else {}
-    prompts = settings.get("prompts") if isinstance(settings, dict) else None
-    name = settings.get("default_prompt_name") if isinstance(settings, dict) else None
-    return str(prompts.get(name) or "") if isinstance(prompts, dict) and name else ""
 
 
 def _finite(values: NDArray[Any]) -> bool:

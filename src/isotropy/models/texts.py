@@ -93,18 +93,18 @@ class TextList:
                 raise InputError(
                     f"texts must be strings, got {type(text).__name__} in place {number}."
                 )
-            if not whole(text).strip():
+            if not plain_text(text).strip():
                 raise InputError(
                     f"texts must not be blank, got a blank one in place {number} "
                     "(counted from 0). Leave it out."
                 )
-            if not is_unicode(whole(text)):
+            if not is_unicode(plain_text(text)):
                 raise InputError(
                     f"texts must hold whole characters, got half of one (a lone "
                     f"surrogate, \\ud800 to \\udfff) in place {number} (counted from 0). Correct "
                     "that text."
                 )
-        ends = np.cumsum([len(whole(text)) for text in self.texts])
+        ends = np.cumsum([len(plain_text(text)) for text in self.texts])
         edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(self.texts)]
         self._blocks: list[Block] = [
             (end - start, start) for start, end in itertools.pairwise(edges)
@@ -124,10 +124,10 @@ class TextList:
     def table(self, block: Block) -> pa.Table:
         import pyarrow as pa
 
-        return pa.table({"text": [shown(text) for text in self.read(block)]})
+        return pa.table({"text": [occurrence(text) for text in self.read(block)]})
 
 
-def whole(text: Text) -> str:
+def plain_text(text: Text) -> str:
     """The text that a span lies in; a text itself."""
     return text.text if isinstance(text, Span) else text
 
@@ -141,7 +141,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def shown(text: Text) -> str:
+def occurrence(text: Text) -> str:
     """The characters of a span; a text itself."""
     return text.text[text.start : text.end] if isinstance(text, Span) else text
 
@@ -167,7 +167,7 @@ def each(texts: Texts) -> Iterator[Text]:
         yield from texts.read(block)
 
 
-def sampled(texts: Texts, n_most: int, seed: int = 0) -> list[Text]:
+def sample_texts(texts: Texts, n_most: int, seed: int = 0) -> list[Text]:
     """At most n_most texts, drawn without replacement, in order."""
     if texts.n_texts <= n_most:
         return list(each(texts))

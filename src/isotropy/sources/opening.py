@@ -151,7 +151,10 @@ def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
 
 
 def _folder_formats(path: str) -> list[FolderFormat]:
-    return FOLDERS if not paths.is_remote(path) and os.path.isdir(path) else []
+    if paths.is_remote(path) or not os.path.isdir(path):
+        return []
+    importlib.import_module("isotropy.models.static")  # which adds its format to FOLDERS
+    return FOLDERS
 
 
 def _first(found: Iterable[Any]) -> Any:

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Span, Text, distinct, whole
+from isotropy.models.texts import Span, Text, distinct, plain_text
 from isotropy.tasks import outcomes
 from isotropy.tasks.outcomes import Integers, Outcome
 from isotropy.tasks.reading import PARTS, UNDIVIDED
@@ -278,7 +278,7 @@ def identity(text: Text) -> str:
     >>> identity("It is n't 1.5 , no!") == identity("IT ISN\u2019T  1,5... no")
     True
     """
-    written = unicodedata.normalize("NFKC", whole(text)).casefold()
+    written = unicodedata.normalize("NFKC", plain_text(text)).casefold()
     written = unicodedata.normalize("NFKC", written)
     spaced = " ".join(written.translate(_SPACED).split())
     return re.sub(r" (?!\d)|(?<!\d) ", "", spaced) or "".join(written.split())

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
-from isotropy.models.loading import extra, first_line, loading, place
+from isotropy.models.loading import extra, first_line, loading, pretrained_location
 from isotropy.trial.settings import Settings
 from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 
@@ -334,7 +334,7 @@ def load_model(model: str, data: TaskData, device: Any) -> LoadedModel:
     generates = data.spec.kind == GENERATION
     kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
     with loading(model):
-        where, options = place(model)
+        where, options = pretrained_location(model)
         config = transformers.AutoConfig.from_pretrained(where, **options)
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
         expect_kind(model, config, tokenizer, data)
