@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks
+from isotropy.errors import InputError
 from isotropy.metrics.base import METRICS, gather, metric
 from isotropy.repairs import ClusterRemoval
 from isotropy.sources import MappedSource, as_source
@@ -67,7 +68,12 @@ def local_isotropy(
 
 
 def _run(source: Any, n_clusters: int, seed: int) -> dict[str, Any]:
-    repair = ClusterRemoval(n_clusters, 0, random_state=seed).fit(source)
+    repair = ClusterRemoval(n_clusters, 0, random_state=seed)
+    try:
+        repair.fit(source)
+    except InputError as error:
+        error.caller = "local_isotropy"  # which is what was called
+        raise
     centred = MappedSource(source, repair.transform, source.n_features)
     shown = [m for m in METRICS.values() if m.evaluate is not None]
     needs = {need for m in shown for need in m.needs}
