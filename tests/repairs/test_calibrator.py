@@ -248,7 +248,7 @@ def test_rates_that_are_no_shares_get_one_line(rate):
 
 def test_rates_finer_than_the_pairs_get_one_line():
     fitted = ScoreCalibrator().fit(vectors(50))
-    with pytest.raises(InputError, match=r"must be at least 0.00816, as 1,225 pairs cannot tell"):
+    with pytest.raises(InputError, match=r"must be at least 0.00816 for 1,225 pairs"):
         fitted.threshold(0.005)
     assert fitted.threshold(0.0082) == fitted.scores_[-10]
 

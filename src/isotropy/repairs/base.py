@@ -124,7 +124,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """
         if out is not None:
             return self._stream(X, out, engine, overwrite)
-        rows = self._rows(X)
+        check_is_fitted(self)
+        rows = self._rows(X, self.n_features_in_)
+        if not checks.is_tensor(X):
+            validate_data(self, X, reset=False, skip_check_array=True)
         return as_given(self._repaired(rows, 0), X)
 
     def _stream(
@@ -259,9 +262,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self.level_ = header.get("level", "")  # older files don't have it
         if self.level_ != "":
             checks.choice(self.level_, "level", LEVELS)
-        names = header.get("feature_names")
+        names = header.get("feature_names")  # checked with the header
         if names is not None:
-            self.feature_names_in_ = np.asarray(self._names(names), dtype=object)
+            self.feature_names_in_ = np.asarray(names, dtype=object)
         for name in self.learned:
             value = tensors[name]
             setattr(self, name, value if value.ndim else value.item())
@@ -272,14 +275,6 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
                 setattr(self, f"{name}_", self._expect_seen(kind.from_state(state)))
         self._check_fitted()
         self._prepare()
-
-    def _names(self, names: Any) -> list[str]:
-        files.expect(names, list, "feature_names", "a list")
-        if len(names) != self.n_features_in_:
-            raise InputError(
-                f"feature_names must have {self.n_features_in_} names, got {len(names)}"
-            )
-        return [files.expect(name, str, "a feature name", "text") for name in names]
 
     def _expect_seen(self, statistic: Any) -> Any:
         """The statistic, which must be of the fitted rows."""
@@ -354,13 +349,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
                 del self.feature_names_in_
         return source
 
-    def _rows(self, X: Any) -> Array:
-        """X checked for `transform`, in float32 or float64."""
-        check_is_fitted(self)
+    def _rows(self, X: Any, n_features: int) -> Array:
+        """X in float32 or float64, which must be finite and of this width."""
         matrix = checks.matrix(X)
-        checks.n_features(matrix, self.n_features_in_)
-        if not checks.is_tensor(X):
-            validate_data(self, X, reset=False, skip_check_array=True)
+        checks.n_features(matrix, n_features)
         rows = linalg.native(matrix)
         checks.finite(rows)
         return rows
@@ -472,10 +464,7 @@ class Invertible(Repair):
     def inverse_transform(self, X: Any) -> Any:
         """The rows whose repair is X. Not available with `normalize`, which loses the norms."""
         check_is_fitted(self)
-        matrix = checks.matrix(X)
-        checks.n_features(matrix, self._n_features_out)
-        rows = linalg.native(matrix)
-        checks.finite(rows)
+        rows = self._rows(X, self._n_features_out)
         return as_given(self._mapped(self._revert, rows, self.n_features_in_), X)
 
     @abstractmethod

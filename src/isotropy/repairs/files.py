@@ -132,6 +132,16 @@ def check_header(header: dict[str, Any]) -> None:
         expect(header[name], int, name, "an integer")
         if header[name] < 1:
             raise InputError(f"{name} must be at least 1, got {one_line(header[name], 30)}")
+    names = header.get("feature_names")
+    if names is not None:
+        expect(names, list, "feature_names", "a list")
+        if len(names) != header["n_features"]:
+            raise InputError(
+                f"feature_names must have {one_line(header['n_features'], 30)} names, got "
+                f"{len(names)}"
+            )
+        for name in names:
+            expect(name, str, "a feature name", "text")
     check_note(header["note"])
     expect(header.setdefault("time", "unknown"), str, "time", "text")
     versions = expect(header.setdefault("versions", {}), dict, "versions", "an object")

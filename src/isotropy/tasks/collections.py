@@ -46,9 +46,11 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
     with explained(str(path), "text"):
         tables.expect_bounded(path)
         with tables.open_plain(path) as file:
-            lines = _expect_text(tables.head(file), path)
-        kind = tables.suffix(path.name) or "txt"
-        form = tables.form_of(kind, lines, len(header or ()))
+            lines = tables.head(file)
+        kind = tables.suffix(path.name)
+        if not kind and any("\0" in line for line in lines):
+            raise FormatError(f"must be a {KINDS} file, got binary data.")
+        form = tables.form_of(kind or "txt", lines, len(header or ()))
         if form is None and len(lines) > 1:
             raise FormatError(_columns_unknown(lines, header))
         if form is None:
@@ -61,12 +63,6 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
         if not numbers:
             raise FormatError("must have rows, got none.")
     return columns, numbers
-
-
-def _expect_text(lines: list[str], path: Path) -> list[str]:
-    if any("\0" in line for line in lines) and not tables.suffix(path.name):
-        raise FormatError(f"must be a {KINDS} file, got binary data.")
-    return lines
 
 
 def _columns_unknown(lines: list[str], header: Sequence[str] | None) -> str:
@@ -99,12 +95,10 @@ def _cells(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[in
 def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
     if header:
         raise FormatError("has column names in every line, so it takes no header. Leave it out.")
-    rows, lines = [], []
-    for record in records:
-        rows.append(record.held)
-        lines.append(record.line)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}, lines
+    rows = [(record.held, record.line) for record in records]
+    names = dict.fromkeys(name for held, _ in rows for name in held)
+    columns = {name: [held.get(name) for held, _ in rows] for name in names}
+    return columns, [line for _, line in rows]
 
 
 def _parquet(path: Path, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
