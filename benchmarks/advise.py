@@ -79,19 +79,17 @@ def path_of(work: Path, name: str) -> Path:
 
 
 def run(name: str, options: argparse.Namespace) -> None:
-    from isotropy.cli.evidence import opened_task, vectors_for
+    from isotropy.cli.evidence import TaskOptions, VectorOptions
 
     model, task_name = name.split(":")
     warnings.simplefilter("ignore", IsotropyWarning)
     source = Path(options.data) / task_name.removesuffix(REGROUPED)
-    task = opened_task(TASKS[task_name], str(source))
+    task = TaskOptions().open(TASKS[task_name], str(source))
     if task_name.endswith(REGROUPED):
         task = regrouped(task, task_name)
     folder = str(Path(options.models) / model)
     device = None if TASKS[task_name] == "word-similarity" else options.device  # no model is run
-    vectors, task = vectors_for(
-        folder, task, None, None, False, device, Path(options.cache), None, None
-    )
+    vectors, task = VectorOptions(device=device, cache=Path(options.cache)).open(folder, task)
     if isinstance(vectors, Encoder):  # so that the time of a cell is without encoding
         searches(vectors, task, {"": None}, Options(candidates=[Candidate(NONE)]))
     begun = time.perf_counter()

@@ -354,7 +354,7 @@ def test_a_header_goes_with_a_task_and_with_tables(refused, folder):
     vectors(everything())
     (folder / "x.jsonl").write_text('{"text": "a", "label": 1}\n' * 2)
     (folder / "x.txt").write_text("a\nb\nc\nd\n")
-    refused("advise", "v.parquet", "--data", "x.txt", "--header", "a", says="goes with --task")
+    refused("advise", "v.parquet", "--data", "x.txt", "--header", "a", says="needs --task")
     task = ("--task", "pseudo", "--header", "a")
     refused(
         "advise", "v.parquet", "--data", "x.txt", *task, says="can't be used with --task pseudo"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy import KeyedVectors, ScoreCalibrator, specs
 from isotropy.cli import app
-from isotropy.cli.evidence import task_options
+from isotropy.cli.evidence import option_values
 from isotropy.errors import InputError
 from isotropy.evidence import advise, compare
 from isotropy.tasks import open_task
@@ -190,8 +190,8 @@ def test_options_go_to_the_task(planted):
 def test_values_of_options_are_what_the_task_wants():
     given = ["label=fine", "positive=1", "head=mlp"]
     expected = {"label": "fine", "positive": "1", "head": "mlp"}
-    assert task_options("classification", given, "compare") == expected
-    assert task_options("clustering", ["seed=3"], "compare") == {"seed": 3}
+    assert option_values("classification", given) == expected
+    assert option_values("clustering", ["seed=3"]) == {"seed": 3}
     plain = {"3": 3, "0.5": 0.5, "true": True, "False": False, "dot": "dot"}
     assert {text: specs.value(text) for text in plain} == plain
 

@@ -99,7 +99,7 @@ class TaskOptions:
     def open(self, kind: str, data: str) -> Task:
         """The task in --data."""
         if kind != PSEUDO:
-            found = task_options(kind, self.option or [])
+            found = option_values(kind, self.option or [])
             if self.header is not None:
                 if "header" not in Task.by_kind[kind].read_options():
                     raise InputError(
@@ -336,7 +336,7 @@ def tell(found: Any, as_json: bool) -> None:
     typer.echo(json_line(found.to_dict()) if as_json else str(found))
 
 
-def separated(specs: Iterable[str] | None) -> list[str] | None:
+def separated(given: Iterable[str] | None) -> list[str] | None:
     """The repairs in texts such as "center,whiten:power=0.5,eps=1": a new one has no equals sign.
 
     Examples
@@ -344,12 +344,12 @@ def separated(specs: Iterable[str] | None) -> list[str] | None:
     >>> separated(["center,whiten:power=0.5,eps=1,token/center"])
     ['center', 'whiten:power=0.5,eps=1', 'token/center']
     """
-    if specs is None:
+    if given is None:
         return None
-    return [one.strip() for spec in specs for one in re.split(r",(?=[^,=]*(?:[,:]|$))", spec)]
+    return [one.strip() for spec in given for one in re.split(r",(?=[^,=]*(?:[,:]|$))", spec)]
 
 
-def task_options(kind: str, options: list[str]) -> dict[str, Any]:
+def option_values(kind: str, options: list[str]) -> dict[str, Any]:
     """The values of name=value; one that the task wants as text, such as a label, stays text."""
     known = Task.by_kind[kind].read_options()
     found: dict[str, Any] = {}
