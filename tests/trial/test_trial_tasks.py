@@ -168,8 +168,8 @@ def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
 
     with pytest.raises(InputError, match=r"data must be a folder, got '.*none'"):
         read_task("rte", tmp_path / "none")
-    monkeypatch.setattr(task_data.reading, "read", unreachable)
-    with pytest.raises(InputError, match=r"^there is no folder '.*rte', and data must be"):
+    monkeypatch.setattr(task_data.reading, "read_table", unreachable)
+    with pytest.raises(InputError, match=r"there is no folder '.*rte', and data must be"):
         read_task("rte", tmp_path)
 
 

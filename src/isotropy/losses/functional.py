@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+from isotropy.losses.base import full_precision, several_rows  # names the extra without torch
+
+# isort: split
 import torch
 
 from isotropy import checks
 from isotropy.errors import InputError, public
-from isotropy.losses.base import full_precision, several_rows
 
 __all__ = [
     "isoscore",

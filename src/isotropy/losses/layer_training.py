@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import isotropy.losses.base  # noqa: F401  names the extra without torch
+
+# isort: split
 import numpy as np
 import torch
 from numpy.typing import NDArray
