@@ -36,7 +36,7 @@ class LayerGeometry:
     n_texts, n_tokens : int
         Texts that were run, and their tokens without special ones.
     n_truncated, max_length : int
-        Texts that were longer than max_length tokens and cut there.
+        Texts that were longer than max_length tokens and truncated.
     tokens : list of Geometry
         Of all tokens but special ones, or of a sample.
     cls : list of Geometry

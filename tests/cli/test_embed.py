@@ -95,7 +95,7 @@ def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     said = done(bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6)
     assert said.splitlines() == [
         "2 blank texts left out",
-        "2 of 3 texts are longer than the 6 tokens taken; the rest of them is cut off",
+        "2 of 3 texts were longer than 6 tokens and truncated",
     ]
     said = done(
         bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6, "--pool", "tokens"

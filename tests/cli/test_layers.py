@@ -131,7 +131,7 @@ def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     result = done(bert, tmp_path / "x.txt", "--max-length", 6)
     assert result.stderr.splitlines() == [
         "1 blank text left out",
-        "1 of 3 texts are longer than the 6 tokens taken; the rest of them is cut off",
+        "1 of 3 texts were longer than 6 tokens and truncated",
     ]
     found = json.loads(done(bert, tmp_path / "x.txt", "--max-length", 6, "--json").stdout)
     assert (found["n_blank"], found["models"][0]["n_truncated"]) == (1, 1)

@@ -8,7 +8,7 @@ import pytest
 from isotropy.engines import local
 from isotropy.evidence import advise, compare
 from isotropy.models import tokens
-from isotropy.models.tokens import Stack, Tokens, joined
+from isotropy.models.tokens import Stack, TokenRows, joined
 from isotropy.sources import arrays
 from isotropy.sources.arrays import PickedRows
 
@@ -33,7 +33,7 @@ class Long(TokenEncoder):
         random = np.random.default_rng(0)
         rows = np.repeat(X.astype(np.float32), 60, axis=0)
         rows += random.standard_normal(rows.shape, dtype=np.float32)
-        self.found = Tokens(rows, np.arange(len(X) + 1) * 60)
+        self.found = TokenRows(rows, np.arange(len(X) + 1) * 60)
         self.known = list(texts)
 
     def tokens(self, texts, progress=None):

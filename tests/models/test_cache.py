@@ -80,7 +80,7 @@ def test_other_models_and_settings_do_not_share_rows(bert, tmp_path, runs):
 def test_cut_texts_are_counted_from_the_cache_too(bert, tmp_path):
     for _ in range(2):
         encoder = Encoder(bert, pool="mean", max_length=6, cache=tmp_path)
-        with pytest.warns(IsotropyWarning, match="2 of 3 texts are longer than the 6 tokens"):
+        with pytest.warns(IsotropyWarning, match="2 of 3 texts were longer than 6 tokens"):
             encoder.encode(["the cat sat on the mat", "dog", "the dog sat on the mat"])
 
 

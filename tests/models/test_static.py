@@ -121,7 +121,7 @@ def test_long_texts_are_cut_where_model2vec_cuts_them(plain):
     long = "the cat " * 600
     encoder = Encoder(plain, pool="own")
     assert encoder.max_length == 512
-    with pytest.warns(IsotropyWarning, match="1 of 2 texts are longer than the 512 tokens"):
+    with pytest.warns(IsotropyWarning, match="1 of 2 texts were longer than 512 tokens"):
         found = encoder.encode([long, "the"])
     expected = static_models.formula(plain, [long, "the"], True)
     np.testing.assert_allclose(found, expected, **CLOSE)

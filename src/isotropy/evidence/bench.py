@@ -16,7 +16,7 @@ from isotropy.errors import InputError
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
 from isotropy.models.keyed import KeyedVectors
-from isotropy.models.models import Rows
+from isotropy.models.models import Float32Array
 from isotropy.models.texts import Text, distinct, expect_texts
 from isotropy.repairs import Center
 from isotropy.repairs.shift import Shift
@@ -191,7 +191,7 @@ class Bench:
 
     def rows_before_and_after(
         self, candidate: Candidate, evaluation: Evaluation, n_texts: int = 2000, seed: int = 0
-    ) -> tuple[Rows, Rows]:
+    ) -> tuple[Float32Array, Float32Array]:
         """Rows of at most n_texts texts, without the repair and with it."""
         texts = subsample(self.task.texts_of(evaluation.items), n_texts, seed)
         repair = evaluation.fits.fitted(candidate)

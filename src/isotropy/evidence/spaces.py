@@ -17,9 +17,9 @@ from sklearn.base import clone
 from isotropy import checks, linalg, specs
 from isotropy.engines import reduce
 from isotropy.errors import InputError, public
-from isotropy.models.encoder import Encoder, Tokens
+from isotropy.models.encoder import Encoder, TokenRows
 from isotropy.models.keyed import KeyedVectors, WordMeans, averaged
-from isotropy.models.models import Rows
+from isotropy.models.models import Float32Array
 from isotropy.models.texts import Text
 from isotropy.models.tokens import bounded
 from isotropy.repairs import ClusterRemoval, Repair
@@ -33,7 +33,7 @@ TOKEN, SENTENCE = "token", "sentence"
 NONE = "none"
 
 
-def _as_is(rows: Rows) -> Rows:
+def _as_is(rows: Float32Array) -> Float32Array:
     return rows
 
 
@@ -44,8 +44,8 @@ class Space:
     If every text has one row only, as with vectors from a file, there is a single level.
     """
 
-    tokens: Tokens
-    finish: Callable[[Rows], Rows] = _as_is
+    tokens: TokenRows
+    finish: Callable[[Float32Array], Float32Array] = _as_is
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
@@ -53,12 +53,12 @@ class Space:
         return (TOKEN, SENTENCE) if several else (SENTENCE,)
 
     @cached_property
-    def pooled(self) -> Rows:
+    def pooled(self) -> Float32Array:
         """One row per text, without a repair."""
         return self.finish(self._means)
 
     @cached_property
-    def _means(self) -> Rows:
+    def _means(self) -> Float32Array:
         return self.tokens.means()
 
     def source(self, level: str, texts: Integers | None = None) -> PickedRows:
@@ -69,7 +69,7 @@ class Space:
             return PickedRows(self.pooled, texts)
         return PickedRows(self.tokens.rows, self.tokens.of(texts))
 
-    def repaired(self, repair: Repair | None, level: str, texts: Integers) -> Rows:
+    def repaired(self, repair: Repair | None, level: str, texts: Integers) -> Float32Array:
         """An array with a row for every text, in which the rows of `texts` are filled."""
         if repair is None:
             return self.pooled
@@ -81,7 +81,7 @@ class Space:
         found[texts] = rows
         return found
 
-    def _from_tokens(self, repair: Repair, texts: Integers) -> Rows:
+    def _from_tokens(self, repair: Repair, texts: Integers) -> Float32Array:
         if repair.is_affine:  # the mean of repaired rows is the repaired mean
             return self.finish(repair.transform(self._means[texts]))
         lengths = np.diff(self.tokens.starts)[texts]
@@ -89,7 +89,7 @@ class Space:
         for block in bounded(lengths, self.tokens.rows.shape[1]):
             rows = repair.transform(self.tokens.rows[self.tokens.of(texts[block])])
             starts = np.concatenate([[0], np.cumsum(lengths[block])])
-            means.append(Tokens(rows, starts.astype(np.int64)).means())
+            means.append(TokenRows(rows, starts.astype(np.int64)).means())
         return self.finish(np.concatenate(means))
 
 
@@ -112,14 +112,14 @@ class ArrayEncoder:
         checks.finite(self.rows)
         self.places = {text: place for place, text in enumerate(texts)}
 
-    def encode(self, texts: Sequence[Text]) -> Rows:
+    def encode(self, texts: Sequence[Text]) -> Float32Array:
         n_unknown = sum(text not in self.places for text in texts)
         if n_unknown:
             raise InputError(
                 "fit_on must hold texts of the task when vectors are an array, got "
                 f"{n_unknown:,} others. Use isotropy.KeyedVectors or an Encoder."
             )
-        found: Rows = self.rows[[self.places[text] for text in texts]]
+        found: Float32Array = self.rows[[self.places[text] for text in texts]]
         return found
 
 
@@ -163,7 +163,7 @@ def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
             )
         with np.errstate(over="ignore"):  # values that are too large become infinite: see below
             rows = rows.astype(np.float32)
-        found = Space(Tokens(rows, np.arange(len(rows) + 1)))
+        found = Space(TokenRows(rows, np.arange(len(rows) + 1)))
     checks.finite(found.tokens.rows)
     return found
 

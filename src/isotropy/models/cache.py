@@ -1,4 +1,4 @@
-"""Token rows kept in a folder, so that no text runs through a model twice."""
+"""A folder of token rows, so that no text is run through a model twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import InputError, reason
-from isotropy.models.models import Encoding, Rows
+from isotropy.models.models import Encoding, Float32Array
 from isotropy.sources import paths
 from isotropy.writing import whole
 
@@ -23,8 +23,8 @@ from isotropy.writing import whole
 def digest(value: Any) -> str:
     """A checksum of plain values, arrays, and fitted estimators by parameters and learned values.
 
-    A fitted repair and the one loaded from its file have the same; of anything else, such as a
-    function, only the same thing in the same process has.
+    A fitted repair and the one loaded from its file have the same checksum. The checksum of
+    anything else, such as a function, is only valid in this process.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def _learned(estimator: Any) -> dict[str, Any]:
-    """What it learned: as a repair names it, or in attributes that end in an underscore."""
+    """Learned values: those that a repair names, else attributes that end in an underscore."""
     names = getattr(estimator, "learned", None) or [n for n in vars(estimator) if n.endswith("_")]
     return {name: getattr(estimator, name) for name in names}
 
@@ -70,22 +70,21 @@ def _plain_parts(value: Any) -> Iterator[bytes]:
         yield array.tobytes()
 
 
-N_OPEN = 16  # shards whose rows are mapped at a time, each of which takes a file descriptor
+N_OPEN = 16  # shards that are memory-mapped at a time, each with a file descriptor
 
 
 class Cache:
-    """All tokens' rows of texts, by a checksum of each text, for one model and layer.
+    """The rows of all tokens of texts, by a checksum of each text, for one model and layer.
 
-    Each `add` writes one shard: its rows, and an index of them. A shard is there when its index
-    is, which is written last and takes its name when it is whole; one that is damaged is as good
-    as not there. Safe to use from several threads, and several processes.
+    Each `add` writes one shard: its rows, then an index of them. A shard exists once its index
+    does; a damaged one is ignored. Several threads and processes may use one cache.
 
     Parameters
     ----------
     folder : path
-        Made where it is missing.
+        Created if missing.
     identity : dict
-        Plain values that tell the rows from those of other models and settings.
+        Plain values that identify the model and its settings.
     """
 
     def __init__(self, folder: Any, identity: dict[str, Any]) -> None:
@@ -101,7 +100,7 @@ class Cache:
         self._lock = threading.Lock()
         self._where: dict[bytes, tuple[int, int]] = {}
         self._shards: list[tuple[Path, dict[str, NDArray[Any]]]] = []
-        self._mapped: dict[Path, Rows] = {}
+        self._mapped: dict[Path, Float32Array] = {}
         for path in sorted(self.folder.glob("*.npz")):
             self._open(path)
 
@@ -113,13 +112,13 @@ class Cache:
         self._load()
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """The distinct texts that are not there yet."""
+        """The distinct texts that are not in the cache yet."""
         return [text for text in dict.fromkeys(texts) if checksum(text) not in self._where]
 
     def add(
-        self, texts: Sequence[str], encodings: Sequence[Encoding], rows: Sequence[Rows]
+        self, texts: Sequence[str], encodings: Sequence[Encoding], rows: Sequence[Float32Array]
     ) -> None:
-        """Keep the rows of all tokens of these texts."""
+        """Store the rows of all tokens of these texts."""
         keys = b"".join(map(checksum, texts))
         path = self.folder / hashlib.sha256(keys).hexdigest()[:24]
         index = {
@@ -138,8 +137,8 @@ class Cache:
         if not self._open(path.with_suffix(".npz")):
             raise self._unreadable(path)
 
-    def get(self, text: str) -> tuple[Encoding, Rows]:
-        """The tokens of a text that is there, and a copy of their rows."""
+    def get(self, text: str) -> tuple[Encoding, Float32Array]:
+        """The tokens of a text in the cache, and a copy of their rows."""
         shard, i = self._where[checksum(text)]
         path, index = self._shards[shard]
         part = slice(int(index["starts"][i]), int(index["starts"][i + 1]))
@@ -151,8 +150,8 @@ class Cache:
         )
         return encoding, np.array(self._rows(path)[part])
 
-    def _rows(self, path: Path) -> Rows:
-        """The rows of a shard, of which the ones used last stay mapped."""
+    def _rows(self, path: Path) -> Float32Array:
+        """The rows of a shard; those used last stay mapped."""
         with self._lock:
             rows = self._mapped.pop(path, None)
             try:
@@ -165,7 +164,7 @@ class Cache:
         return rows
 
     def _open(self, path: Path) -> bool:
-        """Whether the shard with this index is whole, and can be used from now on."""
+        """Register the shard with this index; False if it is damaged."""
         rows_path = path.with_suffix(".npy")
         try:
             with np.load(path) as file:
@@ -193,7 +192,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Says in one line why the folder cannot be written."""
+        """Explain in one line why the folder can't be written to."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The static matrices of a model: its input and output embeddings, with the vocabulary."""
+"""A model's input or output embedding matrix, with its vocabulary."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from isotropy.models.static import StaticModel
 
 
 class Words(Mapping[str, int]):
-    """The row of every word that a tokenizer keeps as one ordinary token.
+    """The row of every word that is one ordinary token of a tokenizer.
 
-    As within a sentence, with a space before it, where the tokenizer tells that from none; where
-    only the bare word is one token, the row of that.
+    If the tokenizer distinguishes a word inside a sentence, with a space before it, that form is
+    looked up first, then the bare word.
 
     Parameters
     ----------
     tokenizer : transformers tokenizer
     n_rows : int
-        Rows of the matrix.
+        Number of rows of the matrix.
     """
 
     def __init__(self, tokenizer: Any, n_rows: int) -> None:
@@ -34,7 +34,7 @@ class Words(Mapping[str, int]):
         self._special = set(tokenizer.all_special_ids)
 
     def rows(self, words: Sequence[str]) -> list[int | None]:
-        """The row of each word, None where it has none."""
+        """The row of each word; None if it has none."""
         if not words:
             return []
         options = {"add_special_tokens": False, "verbose": False}
@@ -58,7 +58,7 @@ class Words(Mapping[str, int]):
 
     @cached_property
     def _listed(self) -> dict[str, int]:
-        """Words of the vocabulary, as they are written."""
+        """Words of the vocabulary as written."""
         written = self.tokenizer.batch_decode([[i] for i in range(self.n_rows)])
         words = sorted({text.strip() for text in written} - {""})
         found = zip(words, self.rows(words), strict=True)
@@ -73,9 +73,9 @@ class Words(Mapping[str, int]):
 
 @public
 class Embeddings(KeyedVectors):
-    """The embedding matrix of a model: every row, special and unused ones included.
+    """The embedding matrix of a model: all rows, including special and unused tokens.
 
-    A source of its rows, and an encoder of the words that are one token. Made by `embeddings`.
+    It is a source of rows and an encoder of words that are one token. `embeddings` makes it.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Embeddings(KeyedVectors):
     tokens : list of str
         The vocabulary; an empty string for rows beyond it.
     words : mapping of str to int
-        The row of each word that the tokenizer keeps as one ordinary token.
+        The row of each word that is one ordinary token.
     """
 
     words: Words
@@ -104,10 +104,10 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
     Parameters
     ----------
     name_or_path : str or path
-        Name on the model hub, a local folder, or a .gguf file; also of a static model.
+        Name on the hub, folder or .gguf file of a model, which may be a static one.
     which : {"input", "output"}
-        The matrix that tokens are looked up in, or the one that predicts them, which of many
-        models is the same.
+        The matrix that tokens are looked up in, or the one that predicts tokens. Many models use
+        one matrix for both.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
 
 
 def _head(transformers: Any, where: str, options: dict[str, Any]) -> Any:
-    """The class with the head that the model was saved with, None where it has none."""
+    """The class with the head that the model was saved with; None if it has none."""
     config = transformers.AutoConfig.from_pretrained(where, **options)
     names = config.architectures or []
     found = getattr(transformers, names[0], None) if names else None

@@ -1,4 +1,4 @@
-"""A model over texts, as a source of vectors: one row per token, or one row per text."""
+"""A model that encodes texts: one row per token, or one row per text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from isotropy.models.cache import Cache, digest
 from isotropy.models.loading import pools_itself, static_folder
 from isotropy.models.models import (
     Encoding,
+    Float32Array,
     Layer,
     Model,
     OwnPooling,
-    Rows,
     States,
     batched,
     layer_numbers,
 )
 from isotropy.models.static import StaticModel, StaticPooling
 from isotropy.models.texts import Span, Text, Texts, open_texts, plain_text
-from isotropy.models.tokens import Integers, Stack, Tokens, joined, labels
+from isotropy.models.tokens import Integers, Stack, TokenRows, joined, labels
 from isotropy.progress import ProgressBar
 from isotropy.sources.base import Batch, Chunk
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class TextSource:
-    """The vectors of texts by an encoder: a block of texts is run when it is read, and each time.
+    """The vectors of texts as a source; a block of texts is encoded each time it is read.
 
-    With a row a token, the texts are tokenised when the source is made, which tells how many rows
-    there are. Columns that come along: of tokens their labels, otherwise the texts, under
-    `text_column` where that is set, and what stands beside them in their file.
+    With one row per token, texts are tokenised when the source is made, to count the rows. Other
+    columns are the labels of tokens, or the texts (named `text_column`, if set) and the other
+    columns of their file.
     """
 
     device = "cpu"
@@ -58,7 +58,7 @@ class TextSource:
 
     @property
     def n_truncated(self) -> int:
-        """Texts that were cut, of those that were read so far."""
+        """Number of texts read so far that were truncated."""
         return sum(self._cut.values())
 
     def chunks(self) -> list[Chunk]:
@@ -80,7 +80,7 @@ class TextSource:
         return found
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that tell these rows from others."""
+        """Plain values that identify these rows."""
         texts = hashlib.sha256()
         for block in self.texts.blocks():
             for text in self.texts.read(block):
@@ -93,7 +93,7 @@ class TextSource:
         }
 
     def _counted(self) -> list[Chunk]:
-        """A chunk for each block."""
+        """One chunk per block."""
         chunks, first_row, first_text = [], 0, 0
         for number, block in enumerate(self.texts.blocks()):
             n_rows = self._n_tokens(number) if self.encoder.pool == "tokens" else block[0]
@@ -119,62 +119,62 @@ class TextSource:
     def _say_cut(self, block: int, n_cut: int) -> None:
         if n_cut and not self.n_truncated:
             warnings.warn(
-                f"Encoder: texts of more than {self.encoder.max_length} tokens are cut off there; "
-                "the source's n_truncated counts them.",
+                f"Encoder: texts of more than {self.encoder.max_length} tokens are truncated; the "
+                "source's n_truncated counts them.",
                 IsotropyWarning,
                 stacklevel=5,
             )
         self._cut[block] = n_cut
 
 
-__all__ = ["Encoder", "Tokens", "cut_off"]
+__all__ = ["Encoder", "TokenRows", "cut_off"]
 
 POOLS = ("tokens", "mean", "cls", "last", "own")
 CPU_BATCH, GPU_BATCH = 1 << 12, 1 << 16  # tokens
 CACHE_BATCH = 64  # texts
-LEFT_OPEN = ("pool", "special_tokens")  # by a cache, which has every token
+NOT_IN_CACHE_KEY = ("pool", "special_tokens")  # since a cache has every token
 
 
 class Repairs(Protocol):
-    """What `with_repair` takes: a fitted repair."""
+    """A fitted repair, as `with_repair` takes it."""
 
     def transform(self, X: Any) -> Any: ...
 
 
 @public
 class Encoder:
-    """Vectors of texts by a pretrained model; deterministic on one machine.
+    """Encodes texts with a pretrained model; deterministic on one machine.
 
     Parameters
     ----------
     name_or_path : str or path
-        Any transformers or sentence-transformers model: its name on the hub, a local folder, or
-        a .gguf file. Of an encoder-decoder, the encoder. Or a static model, of model2vec or
-        sentence-transformers, whose one layer is its table of token vectors.
+        A transformers or sentence-transformers model: its name on the hub, a local folder or a
+        .gguf file. Only the encoder of an encoder-decoder is used. A static model (model2vec or
+        sentence-transformers) has one layer, its table of token vectors.
     layer : int, list of int, "all" or "first-last"
-        Hidden layer: 0 is the embedding layer, -1 the last. "first-last" is the average of
-        layer 1 and the last one. Several layers are for `encode`, `by_layer` and `batches` only.
+        Hidden layer: 0 is the embedding layer, -1 the last one. "first-last" averages layer 1 and
+        the last one. Only `encode`, `by_layer` and `batches` work with several layers.
     pool : {"own", "mean", "cls", "last", "tokens"}, optional
         How the rows of a text's tokens become one row: "own" is the pooling that comes with a
         sentence-transformers or static model; "mean" averages; "cls" takes the first and "last"
         the last token. "tokens" keeps one row per token. By default "own" if the model has a
         pooling of its own, else "mean".
     special_tokens : bool
-        Whether [CLS], </s> and their like count as tokens, for "tokens" and "mean".
+        Whether "tokens" and "mean" include special tokens, such as [CLS] and </s>.
     device : str, optional
-        Torch device; by default "cuda" where there is one.
+        Torch device; by default "cuda" if available.
     batch_tokens : int, optional
-        Tokens of a batch, padding included; by default 4,096, on a GPU 65,536.
+        Tokens per batch, including padding; by default 4,096, or 65,536 on a GPU.
     max_length : int, optional
-        Longer texts are cut, counted and reported; by default what the model takes.
+        Longer texts are truncated, with a warning; by default the model's own limit.
     cache : path, optional
-        Folder in which the rows of all tokens are kept, so that no text is run twice. One layer,
-        or the "first-last" average, only.
+        Folder that keeps the rows of all tokens, so that no text is run twice. It works with one
+        layer or the "first-last" average.
 
     Notes
     -----
-    A `Span` among the texts gives the tokens of that word alone, in its context. The rows of a
-    text that has no token but special ones are these.
+    For a `Span`, only the tokens of that word are used, encoded in its context. For a text without
+    ordinary tokens, the special ones are used.
 
     Examples
     --------
@@ -214,7 +214,7 @@ class Encoder:
         if cache is not None:
             self.check_one_layer("a cache")
             self.cache = Cache(
-                cache, {k: v for k, v in self.identity().items() if k not in LEFT_OPEN}
+                cache, {k: v for k, v in self.identity().items() if k not in NOT_IN_CACHE_KEY}
             )
 
     def _load(self) -> None:
@@ -258,20 +258,20 @@ class Encoder:
         return self.layer == "all" or not isinstance(self.layer, (int, str, np.integer))
 
     def check_one_layer(self, what: str) -> None:
-        """Raise where several layers were asked for."""
+        """Raise if the encoder has several layers."""
         if self.several_layers:
             raise InputError(
                 f"{what} must be of one layer, got layer={self.layer!r}. Use by_layer, or "
-                "the command `isotropy layers`."
+                "isotropy.layers."
             )
 
     def with_repair(self, repair: Repairs, level: str = "token") -> Self:
-        """This encoder with its token rows repaired before they are pooled, as the papers do.
+        """An encoder that repairs token rows before pooling, as the papers do.
 
         Parameters
         ----------
         repair : fitted repair
-            Takes the place of an earlier one of the same level.
+            Replaces an earlier one of the same level.
         level : {"token", "sentence"}
             "sentence" repairs the pooled rows instead.
         """
@@ -282,39 +282,39 @@ class Encoder:
         return found
 
     def source(self, texts: Any, columns: Sequence[str] | None = None) -> TextSource:
-        """The vectors of texts, or of the texts in a file, as a source that is read in chunks."""
+        """The vectors of texts, or of a file of texts, as a source that is read in chunks."""
         return TextSource(self, open_texts(texts, columns))
 
-    def encode(self, texts: Any, progress: bool | None = None) -> Rows:
-        """One row a text (with pool="tokens" a token); (n_layers, n, d) for several layers.
+    def encode(self, texts: Any, progress: bool | None = None) -> Float32Array:
+        """One row per text, or per token with pool="tokens"; (n_layers, n, d) for several layers.
 
         Parameters
         ----------
         texts : list of str, or path
         progress : bool, optional
-            Whether to show a bar; by default where standard error is a terminal.
+            Whether to show a bar; by default if standard error is a terminal.
         """
         found = self.by_layer(texts, progress)
         return np.stack(found) if self.several_layers else found[0]
 
-    def by_layer(self, texts: Any, progress: bool | None = None) -> list[Rows]:
-        """What `encode` gives, for each layer asked for, in one pass of the model."""
+    def by_layer(self, texts: Any, progress: bool | None = None) -> list[Float32Array]:
+        """The result of `encode` for each layer, in one pass of the model."""
         return [tokens.rows for tokens in self._all(texts, progress, self._finished)]
 
-    def tokens(self, texts: Any, progress: bool | None = None) -> Tokens:
-        """The rows that are pooled, unrepaired: of each text's tokens, its first, or its last."""
+    def tokens(self, texts: Any, progress: bool | None = None) -> TokenRows:
+        """The token rows to pool, without repairs: all of a text, its first or its last."""
         self.check_one_layer("tokens")
         return self._all(texts, progress, _as_they_are)[0]
 
-    def pooled(self, tokens: Tokens, rows: Rows | None = None) -> Rows:
-        """One row a text from its token rows, or from others in their places."""
+    def pooled(self, tokens: TokenRows, rows: Float32Array | None = None) -> Float32Array:
+        """One row per text from its token rows; `rows`, if given, replace these."""
         means = tokens.means(rows)
         return self.own.finish(means) if self.own else means
 
     def labels(self, texts: Sequence[Text], first_text: int = 0) -> pa.Table:
-        """A table with a row for each token that gives one.
+        """A table with one row for each token that has a vector.
 
-        Columns: token, token_id, sentence (number of the text, from first_text on), position,
+        Columns: token, token_id, sentence (number of the text, starting at first_text), position,
         is_special, is_punctuation.
         """
         encodings, kept = self.tokenized(texts)
@@ -322,7 +322,7 @@ class Encoder:
         return labels(plain, encodings, kept, self.model.tokenizer, first_text)
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that tell this encoder's vectors from others', repairs aside."""
+        """Plain values that identify this encoder's vectors, apart from repairs."""
         return {
             "model": self.model.fingerprint(),
             "layers": self.layers,
@@ -333,7 +333,7 @@ class Encoder:
         }
 
     def tokenized(self, texts: Sequence[Text]) -> tuple[list[Encoding], list[Integers]]:
-        """The tokens of each text, and the numbers of those that give rows."""
+        """The tokens of each text, and the positions of those that have rows."""
         plain = [self._plain(text) for text in texts]
         encodings = self.model.encodings(plain, self.max_length)
         return encodings, [self._kept(t, e) for t, e in zip(texts, encodings, strict=True)]
@@ -355,15 +355,15 @@ class Encoder:
     def block(
         self,
         texts: Sequence[Text],
-        finish: Callable[[Tokens], Tokens] | None = None,
+        finish: Callable[[TokenRows], TokenRows] | None = None,
         advance: Callable[[int], object] | None = None,
-    ) -> tuple[list[Tokens], int]:
-        """The rows of each text for each layer, and the number of texts that were cut.
+    ) -> tuple[list[TokenRows], int]:
+        """The rows of each text for each layer, and the number of truncated texts.
 
-        Repaired and pooled batch by batch, so that no more token rows are held than a batch has.
+        Repairs and pools batch by batch, so that only the token rows of a batch are in memory.
         """
         finish = finish or self._finished
-        found: list[list[Rows]] = [[] for _ in texts]
+        found: list[list[Float32Array]] = [[] for _ in texts]
         n_cut = 0
         for batch in self.batches(texts):
             kept = [self._kept(texts[s.number], s.encoding) for s in batch]
@@ -379,8 +379,8 @@ class Encoder:
         return [joined(layer) for layer in zip(*found, strict=True)], n_cut
 
     def _all(
-        self, texts: Any, progress: bool | None, finish: Callable[[Tokens], Tokens]
-    ) -> list[Tokens]:
+        self, texts: Any, progress: bool | None, finish: Callable[[TokenRows], TokenRows]
+    ) -> list[TokenRows]:
         opened = open_texts(texts)
         stacks: list[Stack] = []
         n_cut = 0
@@ -406,21 +406,21 @@ class Encoder:
                 hidden = [[(first + last) * np.float32(0.5)] for first, last in hidden]
             yield [States(*found) for found in zip(batch, picked, hidden, strict=True)]
 
-    def _finished(self, tokens: Tokens) -> Tokens:
+    def _finished(self, tokens: TokenRows) -> TokenRows:
         """Token rows repaired and pooled."""
         rows = tokens.rows if self.repair is None else self.repair.transform(tokens.rows)
         if self.pool == "tokens":
-            return Tokens(rows, tokens.starts)
+            return TokenRows(rows, tokens.starts)
         pooled = self.pooled(tokens, rows)
         if self.sentence_repair is not None:
             pooled = self.sentence_repair.transform(pooled)
-        return Tokens(pooled, np.arange(len(pooled) + 1))
+        return TokenRows(pooled, np.arange(len(pooled) + 1))
 
     def _plain(self, text: Text) -> str:
         return (self.own.prompt if self.own else "") + plain_text(text)
 
     def _kept(self, text: Text, encoding: Encoding) -> Integers:
-        """Which tokens of a text give rows."""
+        """Positions of the tokens of a text that have rows."""
         if isinstance(text, Span):
             return self._inside(text, encoding)
         pool = self.own.mode if self.own else self.pool
@@ -446,15 +446,12 @@ class Encoder:
 
 
 def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
-    """How many texts were cut, in words."""
-    return (
-        f"{n_cut:,} of {n_texts:,} texts are longer than the {max_length} tokens taken; the rest "
-        "of them is cut off"
-    )
+    """How many texts were truncated, in words."""
+    return f"{n_cut:,} of {n_texts:,} texts were longer than {max_length} tokens and truncated"
 
 
 def _width_after(repair: Repairs | None, width: int) -> int:
-    """The width of rows of this width when they are repaired."""
+    """The width of repaired rows."""
     return int(getattr(repair, "_n_features_out", width))
 
 
@@ -462,5 +459,5 @@ def _number(states: States) -> int:
     return states.number
 
 
-def _as_they_are(tokens: Tokens) -> Tokens:
+def _as_they_are(tokens: TokenRows) -> TokenRows:
     return tokens

@@ -1,4 +1,4 @@
-"""Vectors that are looked up by their word or text, and texts as means of word vectors."""
+"""Vectors looked up by word or text, and texts encoded as means of word vectors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, brief, public
-from isotropy.models.models import Rows
+from isotropy.models.models import Float32Array
 from isotropy.models.texts import Text, occurrence
-from isotropy.models.tokens import Integers, Tokens
+from isotropy.models.tokens import Integers, TokenRows
 from isotropy.sources.arrays import ArraySource
 from isotropy.sources.base import Batch, Source
 from isotropy.sources.files import listed
@@ -27,13 +27,14 @@ KEYS = ("word", "text", "sentence", "token", "question")
 
 @public
 class KeyedVectors(ArraySource):
-    """Rows that are looked up by key, which makes them an encoder of the texts they are for.
+    """Vectors with a word or text each, which makes them an encoder of these texts.
 
     Parameters
     ----------
     vectors : array of shape (n_samples, n_features)
     keys : sequence of str, or mapping of str to int
-        The word or text of each row, or the row of each; of a key that returns, the first row.
+        The word or text of each row, or a mapping of these to rows. If a key is repeated, its first
+        row counts.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class KeyedVectors(ArraySource):
         self.words = keys
 
     def _expect_rows(self, rows: list[Any]) -> None:
-        """Raise unless all are numbers of rows."""
+        """Raise unless all are row numbers."""
         if set(map(type, rows)) == {int} and 0 <= min(rows) <= max(rows) < self.n_samples:
             return
         for row in rows:
@@ -87,18 +88,18 @@ class KeyedVectors(ArraySource):
 
     @classmethod
     def load(cls, path: Any, key: str | None = None, column: str | None = None) -> Self:
-        """The vectors of a file that has their words or texts beside them.
+        """Load vectors from a file that also has their words or texts.
 
         Parameters
         ----------
         path : path
-            Anything that `isotropy.open` takes and that has columns: .parquet, .jsonl, .csv,
-            word2vec's .txt, .vec and .bin; or a folder of vectors.npy and words.txt.
+            A file with columns that `isotropy.open` reads (.parquet, .jsonl, .csv, word2vec's .txt,
+            .vec and .bin), or a folder with vectors.npy and words.txt.
         key : str, optional
             Column with the words or texts; by default word, text, sentence, token, question, or
             the only column of strings.
         column : str, optional
-            Column with the vectors, where there are more.
+            Column with the vectors, if there are several.
         """
         folder = Path(checks.path(path, "path"))
         if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
@@ -121,7 +122,7 @@ class KeyedVectors(ArraySource):
         return key in self.words
 
     def encode(self, texts: Iterable[Text]) -> NDArray[Any]:
-        """The row of each text, which must be among the keys."""
+        """The row of each text; all texts must be among the keys."""
         if not isinstance(texts, Iterable):
             raise InputError(f"texts must be a list of texts, got {brief(texts)}.")
         asked = list(texts)
@@ -136,7 +137,7 @@ class KeyedVectors(ArraySource):
         return rows
 
     def with_repair(self, repair: Any) -> KeyedVectors:
-        """The same keys with repaired vectors."""
+        """Keyed vectors with the same keys and repaired rows."""
         repaired = KeyedVectors(repair.transform(self.vectors), {})
         repaired.words = self.words
         return repaired
@@ -190,18 +191,17 @@ NONE = -1
 
 
 class WordMeans:
-    """An encoder of texts by a file of word vectors: the mean of the known words of each.
+    """Encodes each text as the mean of the vectors of its known words.
 
-    A word is looked up as it is written, then in lower case, then in the pieces that hyphens,
-    apostrophes and dots leave of it. Punctuation does not count. A text without a known word is a
-    zero row.
+    A word is looked up as written, then in lower case, then in parts, split at hyphens, apostrophes
+    and dots. Punctuation is ignored. A text without a known word becomes a row of zeros.
 
     Parameters
     ----------
     vectors : KeyedVectors
-        With a word as the key of each row.
+        Whose keys are words.
     texts : sequence of texts
-        Those whose unknown words are counted.
+        Texts whose unknown words are counted.
 
     Examples
     --------
@@ -221,7 +221,7 @@ class WordMeans:
 
     @property
     def notes(self) -> list[str]:
-        """What is done with the texts, and how many words are unknown."""
+        """How texts are encoded, and how many words are unknown."""
         empty = f"; {self.n_empty:,} of {self.n_texts:,} texts have no known word and are zero"
         return [
             "Each text is the mean of the vectors of its words, since the vectors are of words: "
@@ -229,11 +229,11 @@ class WordMeans:
             f"{empty if self.n_empty else ''}."
         ]
 
-    def encode(self, texts: Sequence[Text]) -> Rows:
+    def encode(self, texts: Sequence[Text]) -> Float32Array:
         """The mean of each text's known words."""
         return self.tokens(texts).means()
 
-    def tokens(self, texts: Sequence[Text]) -> Tokens:
+    def tokens(self, texts: Sequence[Text]) -> TokenRows:
         """The rows of each text's known words."""
         found = [self._found(text)[0] or [NONE] for text in texts]
         starts: Integers = np.cumsum([0, *map(len, found)])
@@ -241,7 +241,7 @@ class WordMeans:
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
             rows = self.vectors.vectors[numbers].astype(np.float32)
         rows[numbers == NONE] = 0
-        return Tokens(rows, starts)
+        return TokenRows(rows, starts)
 
     def _found(self, text: Text) -> tuple[list[int], int]:
         """The rows of a text's known words, and the number of unknown ones."""
@@ -261,9 +261,9 @@ class WordMeans:
 
 
 def averaged(vectors: KeyedVectors, texts: Sequence[Text]) -> KeyedVectors | WordMeans:
-    """What encodes texts that are no keys: means of words, where the keys are words.
+    """The vectors, or means of words if the texts are not among the keys but their words are.
 
-    That is where fewer than half of the texts are keys and at least half of their words are.
+    Means are used if fewer than half of the texts, and at least half of their words, are keys.
     """
     if 2 * sum(text in vectors for text in texts) >= len(texts):
         return vectors

@@ -1,4 +1,4 @@
-"""Where models are, and how they are loaded: quietly, or with one line that says what is wrong."""
+"""Finding and loading models, without notes of other libraries and with one-line errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATIC_TABLE = "model.safetensors"
 
 
 def extra() -> tuple[Any, Any]:
-    """The torch and transformers modules, or the line that says how to get them."""
+    """The torch and transformers modules; raise with how to install them if missing."""
     try:
         import torch
         import transformers
@@ -43,10 +43,10 @@ def is_sentence_transformer(name_or_path: Any) -> bool:
 
 
 def static_folder(name_or_path: Any) -> Path | None:
-    """The folder with the table and the tokenizer of a static model; None where it is another.
+    """The folder with the table and tokenizer of a static model; None if it is not one.
 
-    That is a folder of model2vec, or the first module of a sentence-transformers model which is a
-    StaticEmbedding. Of a name on the hub, the files are fetched.
+    That is a folder of model2vec, or the first module of a sentence-transformers model if it is a
+    StaticEmbedding. Files on the hub are downloaded.
     """
     path = Path(os.fspath(name_or_path))
     if not os.path.exists(path) and path.suffix != ".gguf":
@@ -89,19 +89,20 @@ def _fetched(name: str) -> Path | None:
 
 
 def pools_itself(name_or_path: Any) -> bool:
-    """Whether a folder, or a model on the hub, says how it pools: one of sentence-transformers,
-    or a static one.
+    """Whether a model in a folder or on the hub has its own pooling.
+
+    Models of sentence-transformers and static models have.
     """
     path = Path(os.fspath(name_or_path))
     if os.path.exists(path):
         return is_sentence_transformer(path) or static_folder(path) is not None
     try:
         from huggingface_hub import errors, hf_hub_download
-    except ImportError:  # which is said when the model is loaded
+    except ImportError:  # reported when the model is loaded
         return False
     try:
         hf_hub_download(os.fspath(name_or_path), "modules.json")
-    except errors.HFValidationError:  # no name of the hub, which is said then too
+    except errors.HFValidationError:  # not a name on the hub: reported when it is loaded
         return False
     except Exception as error:  # of many kinds: offline, no such model, no access
         there_is_none = isinstance(error, errors.EntryNotFoundError)
@@ -113,8 +114,8 @@ def pools_itself(name_or_path: Any) -> bool:
 
 def _say_not_asked(name: str, error: Exception) -> None:
     warnings.warn(
-        f"Encoder: whether {name!r} has a pooling of its own could not be looked up "
-        f"({first_line(error)}), and the mean is taken. Name the pooling to be sure.",
+        f"Encoder: could not look up whether {name!r} has its own pooling ({first_line(error)}); "
+        "the mean is used. Set pool to be sure.",
         IsotropyWarning,
         stacklevel=4,
     )
@@ -128,7 +129,7 @@ def is_model(name_or_path: Any) -> bool:
 
 
 def pretrained_location(name: str) -> tuple[str, dict[str, Any]]:
-    """What from_pretrained takes for a name, a folder or a file."""
+    """The path and options for from_pretrained, for a name, a folder or a file."""
     path = Path(name)
     if path.suffix == ".gguf":
         return str(path.parent), {"gguf_file": path.name}
@@ -164,7 +165,7 @@ def file_of(name: str, file: str) -> Path | None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file of a model holds."""
+    """The content of a JSON file of a model."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -175,7 +176,7 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Loads without the bars and notes of the libraries below, and with one line on failure."""
+    """Silence the bars and notes of other libraries, and turn failures into one line."""
     _, transformers = extra()
     notes = transformers.utils.logging
     level, bars, disabled = (

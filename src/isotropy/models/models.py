@@ -27,19 +27,19 @@ from isotropy.models.loading import (
 )
 
 Layer = int | str | Sequence[int]
-SIMILAR = 0.8  # of a batch's longest text: padding then costs little
+SIMILAR = 0.8  # shortest length in a batch, as a share of the longest, so that padding is cheap
 
 
 class States(NamedTuple):
-    """Hidden states of all tokens of one text of many, for each layer."""
+    """Hidden states of all tokens of one text, for each layer."""
 
     number: int
     encoding: Encoding
-    layers: list[Rows]
+    layers: list[Float32Array]
 
 
 def layer_numbers(layer: Layer, n_layers: int) -> list[int]:
-    """Numbers from 0, the embedding layer, to n_layers.
+    """Layer numbers, from 0 (the embedding layer) to n_layers.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def layer_numbers(layer: Layer, n_layers: int) -> list[int]:
 
 
 def batched(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts in batches of similar length, longest first: what fails, fails early.
+    """Positions of texts in batches of similar length, longest first, so that failures come early.
 
     Examples
     --------
@@ -94,9 +94,9 @@ class OwnPooling:
     ----------
     mode : {"mean", "cls", "last"}
     prompt : str
-        What the model puts before every text.
+        What the model prepends to every text.
     max_length : int
-        Tokens that it takes.
+        Tokens per text that it accepts.
     n_features : int
         Width of its vectors.
 
@@ -135,17 +135,17 @@ class OwnPooling:
         self.n_features = self.width(model.n_features)
 
     def width(self, n_features: int) -> int:
-        """Width of the vectors that are made of pooled rows of this width."""
+        """Width of the vectors for pooled rows of this width."""
         return int(self.finish(np.zeros((1, n_features), np.float32)).shape[1])
 
-    def finish(self, pooled: Rows) -> Rows:
-        """What the model makes of pooled rows: dense layers, normalisation, or nothing."""
+    def finish(self, pooled: Float32Array) -> Float32Array:
+        """Apply what follows pooling in the model: dense layers, normalisation, or nothing."""
         torch = self._torch
         features: dict[str, Any] = {"sentence_embedding": torch.from_numpy(pooled)}
         with torch.inference_mode():
             for module in self._after:
                 features = module(features)
-        rows: Rows = features["sentence_embedding"].numpy()
+        rows: Float32Array = features["sentence_embedding"].numpy()
         return rows
 
 
@@ -168,7 +168,7 @@ def _loaded(name: str, module: dict[str, Any]) -> Any:
 
 
 def max_tokens(path: Path) -> int:
-    """The number of tokens that a sentence-transformers model says it takes."""
+    """The maximum number of tokens that a sentence-transformers model declares."""
     settings = read_json(path)
     found = settings.get("max_seq_length") if isinstance(settings, dict) else settings
     if isinstance(settings, dict) and found is None:
@@ -182,7 +182,7 @@ def max_tokens(path: Path) -> int:
 
 
 def default_prompt(path: Path | None) -> str:
-    """What sentence-transformers puts before every text."""
+    """What sentence-transformers prepends to every text."""
     settings = {} if path is None else read_json(path)
     prompts = settings.get("prompts") if isinstance(settings, dict) else None
     name = settings.get("default_prompt_name") if isinstance(settings, dict) else None
@@ -190,7 +190,7 @@ def default_prompt(path: Path | None) -> str:
 
 
 def _mode(settings: dict[str, Any]) -> str:
-    """The mode of pooling, for which older sentence-transformers have a flag each."""
+    """The pooling mode; older sentence-transformers have one flag for each."""
     if "pooling_mode" in settings:
         return str(settings["pooling_mode"])
     flags = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
@@ -198,9 +198,9 @@ def _mode(settings: dict[str, Any]) -> str:
     return ", ".join(mode.removesuffix("_token") for mode in modes)
 
 
-Rows = NDArray[np.float32]
-NO_LIMIT = 1 << 20  # tokenizers without a limit give 1e30
-COUNTED_FROM_PADDING = {  # kinds of model whose positions begin after that of the padding
+Float32Array = NDArray[np.float32]
+NO_LIMIT = 1 << 20  # tokenizers without a limit say 1e30
+COUNTED_FROM_PADDING = {  # model types whose positions start after the padding token's
     "roberta",
     "xlm-roberta",
     "camembert",
@@ -214,7 +214,7 @@ PASSING_TOKENIZING = ("truncation", "padding")
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokens of one text, as the model takes them, with the characters of each."""
+    """The tokens of one text, with the characters that each stands for."""
 
     ids: list[int]
     special: NDArray[np.bool_]
@@ -226,14 +226,14 @@ class Encoding:
 
 
 class Model:
-    """A model that gives hidden states, and its tokenizer; safe to use from several threads.
+    """A model that gives hidden states, with its tokenizer; safe to use from several threads.
 
     Parameters
     ----------
     name_or_path : str or path
         Name on the model hub, a local folder, or a .gguf file.
     device : str, optional
-        Torch device; by default "cuda" where there is one.
+        Torch device; by default "cuda" if available.
     """
 
     def __init__(self, name_or_path: Any, device: str | None = None) -> None:
@@ -293,10 +293,9 @@ class Model:
             )
 
     def fingerprint(self) -> str:
-        """A checksum of the weights, by a sample of each tensor, the config and the tokenizer.
+        """A checksum of the config, the tokenizer, and a sample of each weight tensor.
 
-        Weights that no file has, such as a pooler that hidden states do without, are different
-        each time, and left out.
+        Weights that are not in the files, such as an unused pooler, are random, and left out.
         """
         digest = hashlib.sha256(type(self.network).__name__.encode())
         digest.update(json.dumps([self._settings(), self._vocabulary()], sort_keys=True).encode())
@@ -309,12 +308,12 @@ class Model:
         return digest.hexdigest()[:32]
 
     def _settings(self) -> Any:
-        """The config, without what does not change the hidden states."""
+        """The config, without what does not affect the hidden states."""
         text = self.network.config.to_json_string()
         return json.loads(text, object_hook=lambda part: _without(part, PASSING_SETTINGS))
 
     def _vocabulary(self) -> Any:
-        """All that the tokenizer does, without what each call of it sets."""
+        """The tokenizer's settings, without what each call sets."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return sorted(self.tokenizer.get_vocab().items())
@@ -357,7 +356,9 @@ class Model:
             )
         ]
 
-    def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
+    def hidden(
+        self, encodings: Sequence[Encoding], layers: Sequence[int]
+    ) -> list[list[Float32Array]]:
         """For each text, the hidden states of each layer: arrays of shape (n_tokens, d)."""
         lengths = [len(encoding) for encoding in encodings]
         ids = np.full((len(lengths), max(lengths)), self.tokenizer.pad_token_id or 0)
@@ -368,7 +369,9 @@ class Model:
         arrays = self._states(ids, mask, layers)
         return [[array[row, :n] for array in arrays] for row, n in enumerate(lengths)]
 
-    def _states(self, ids: NDArray[Any], mask: NDArray[Any], layers: Sequence[int]) -> list[Rows]:
+    def _states(
+        self, ids: NDArray[Any], mask: NDArray[Any], layers: Sequence[int]
+    ) -> list[Float32Array]:
         torch = self.torch
         last_only = list(layers) == [self.n_layers]
         with self._running, torch.inference_mode():

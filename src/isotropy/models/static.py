@@ -1,7 +1,6 @@
-"""Static models: a table of token vectors and a tokenizer; a text is the mean of its tokens' rows.
+"""Static models: a tokenizer and a table of token vectors, whose mean is the vector of a text.
 
-Read are the folders of model2vec and those of sentence-transformers' StaticEmbedding, without
-either package.
+Folders of model2vec and of sentence-transformers' StaticEmbedding are read without either package.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ from safetensors import SafetensorError, safe_open
 from isotropy import linalg
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.models.loading import STATIC_TABLE, extra, file_of, loading, read_json, static_folder
-from isotropy.models.models import NO_LIMIT, Encoding, Rows, default_prompt
+from isotropy.models.models import NO_LIMIT, Encoding, Float32Array, default_prompt
 from isotropy.sources.opening import FOLDERS, FolderFormat, open_source
 
 OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
 BESIDE = {"weights", "mapping"}
-OWN_LENGTH = 512  # tokens that model2vec takes of a text
+OWN_LENGTH = 512  # tokens per text in model2vec
 NORMALIZE = "Normalize"
 
 
 class StaticModel:
-    """A static model in the place of a `Model`: its one layer is the table of token vectors.
+    """A static model with the interface of `Model`; its one layer is the table of token vectors.
 
     Parameters
     ----------
     name : str
-        What the model was asked for as.
+        Name or path that the user gave.
     folder : path
-        With model.safetensors and tokenizer.json.
+        Contains model.safetensors and tokenizer.json.
 
     Notes
     -----
-    model2vec's formula: the row of token t is weights[t] * embeddings[mapping[t]], where there are
-    weights and a mapping; unknown tokens are left out and 512 others are taken.
-    sentence-transformers takes all tokens, unknown ones too. A text without tokens is a zero row.
+    In model2vec, the row of token t is weights[t] * embeddings[mapping[t]], both optional. Unknown
+    tokens are left out, and a text is truncated after 512 known ones. sentence-transformers uses
+    all tokens, including unknown ones. A text without tokens becomes a row of zeros.
     """
 
     n_layers = 0
@@ -67,7 +66,7 @@ class StaticModel:
     # Reading
 
     def _read(self) -> tuple[str, dict[str, NDArray[Any]]]:
-        """The name of the table, and the tensors beside it."""
+        """The name of the table, and the other tensors."""
         path = self.folder / STATIC_TABLE
         if not path.is_file():
             raise self._bad(f"must have {STATIC_TABLE} with the table of token vectors, got none")
@@ -83,7 +82,7 @@ class StaticModel:
             raise self._bad(f"must have the tensor {' or '.join(TABLES)}, got {there}")
         return kind, beside if kind == OWN_TABLE else {}
 
-    def _table(self, kind: str) -> Rows:
+    def _table(self, kind: str) -> Float32Array:
         source = open_source(self.folder / STATIC_TABLE, column=kind)
         table = np.empty((source.n_samples, source.n_features), np.float32)
         for chunk in source.chunks():
@@ -103,7 +102,7 @@ class StaticModel:
             return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
 
     def _check(self) -> None:
-        """Raise where table, mapping, weights and vocabulary do not fit each other."""
+        """Raise if table, mapping, weights and vocabulary don't match."""
         n_rows, mapping, weights = len(self.table), self.mapping, self.weights
         n_ids = self.n_ids = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
         if not n_ids:
@@ -128,7 +127,7 @@ class StaticModel:
             raise self._bad("must have finite weights, got others")
 
     def _unknown(self) -> int | None:
-        """The token that stands for what the tokenizer does not know, which is left out."""
+        """The token for unknown text, which is left out."""
         settings = read_json(self.folder / "tokenizer.json")
         name = settings["model"].get("unk_token")
         if name is None and isinstance(number := settings["model"].get("unk_id"), int):
@@ -138,7 +137,7 @@ class StaticModel:
     def _bad(self, rule: str) -> InputError:
         return InputError(f"{_short(self.folder)!r} {rule}. Save the model again.")
 
-    # What a Model does
+    # The interface of Model
 
     def encodings(self, texts: Sequence[str], max_length: int) -> list[Encoding]:
         """The known tokens of every text, cut at max_length."""
@@ -173,12 +172,14 @@ class StaticModel:
                 stacklevel=7,
             )
 
-    def hidden(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[list[Rows]]:
-        """For each text, the vectors of its tokens, for each of the layers alike."""
+    def hidden(
+        self, encodings: Sequence[Encoding], layers: Sequence[int]
+    ) -> list[list[Float32Array]]:
+        """For each text, the vectors of its tokens, once per layer."""
         return [[self.vectors(np.array(e.ids))] * len(layers) for e in encodings]
 
-    def vectors(self, ids: NDArray[np.int64] | None = None) -> Rows:
-        """The rows of these tokens, or of all; that of none is zero."""
+    def vectors(self, ids: NDArray[np.int64] | None = None) -> Float32Array:
+        """The rows of these tokens, or of all; zeros for the token of an empty text."""
         ids = np.arange(self.n_ids) if ids is None else ids
         known = ids < self.n_ids
         ids = np.where(known, ids, 0)
@@ -190,7 +191,7 @@ class StaticModel:
         return rows
 
     def fingerprint(self) -> str:
-        """A checksum of a sample of the rows, of the tokenizer, and of what is taken of a text."""
+        """A checksum of a sample of the rows, the tokenizer and the settings."""
         picked = np.linspace(0, self.n_ids - 1, min(self.n_ids, 1000)).astype(np.int64)
         digest = hashlib.sha256(self.vectors(picked).tobytes())
         digest.update(json.dumps([self.n_ids, self.table.shape, self.unknown]).encode())
@@ -199,13 +200,13 @@ class StaticModel:
 
 
 def table_file(path: str) -> str | None:
-    """The file with the table of a static model; None of other folders."""
+    """The file with the table of a static model; None for other folders."""
     folder = static_folder(path)
     return None if folder is None else str(folder / STATIC_TABLE)
 
 
-def token_vectors(path: str) -> Rows | None:
-    """The vectors of a static model that are not its table as it is stored; None of others."""
+def token_vectors(path: str) -> Float32Array | None:
+    """The token vectors of a static model with weights or a mapping; None for others."""
     folder = static_folder(path)
     if folder is None or not has_formula(str(folder / STATIC_TABLE)):
         return None
@@ -216,7 +217,7 @@ FOLDERS.append(FolderFormat(table_file, token_vectors))
 
 
 def has_formula(path: str) -> bool:
-    """Whether a model's file has weights or a mapping, by which its table becomes vectors."""
+    """Whether a model's file has weights or a mapping that turn its table into vectors."""
     try:
         with safe_open(path, framework="numpy") as file:
             return OWN_TABLE in file.keys() and not BESIDE.isdisjoint(file.keys())  # noqa: SIM118
@@ -225,9 +226,9 @@ def has_formula(path: str) -> bool:
 
 
 class StaticPooling:
-    """What a static model does itself: the mean of the rows, scaled to length one where it says so.
+    """The pooling of a static model: the mean of the rows, scaled to unit length if it says so.
 
-    model2vec says so by `normalize` in config.json, sentence-transformers by a module.
+    model2vec says so with `normalize` in config.json, sentence-transformers with a module.
     """
 
     mode = "mean"
@@ -251,11 +252,11 @@ class StaticPooling:
             self.prompt = default_prompt(file_of(str(root), "config_sentence_transformers.json"))
 
     def width(self, n_features: int) -> int:
-        """Width of the vectors that are made of rows of this width."""
+        """Width of the vectors for rows of this width."""
         return n_features
 
-    def finish(self, pooled: Rows) -> Rows:
-        """The means, of length one where the model says so; zero rows stay zero."""
+    def finish(self, pooled: Float32Array) -> Float32Array:
+        """The means, scaled to unit length if the model says so; zero rows stay zero."""
         return linalg.unit_rows(pooled) if self.normalize else pooled
 
 
@@ -270,6 +271,6 @@ def _finite(values: NDArray[Any]) -> bool:
 
 
 def _short(what: object) -> str:
-    """At most 120 characters, all of which print."""
+    """At most 120 printable characters."""
     text = "".join(c if c.isprintable() else "?" for c in str(what))
     return text if len(text) <= 120 else f"{text[:60]}...{text[-57:]}"

@@ -1,4 +1,4 @@
-"""What a model runs over: texts in a list or a file, and words inside texts."""
+"""Texts in a list or a file, and words inside texts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-BLOCK_SIZE = 1 << 17  # characters or bytes of a block, some 30,000 tokens of English
-Block = tuple[int, ...]  # the number of its texts, and where they are
+BLOCK_SIZE = 1 << 17  # characters or bytes in a block: about 30,000 tokens of English
+Block = tuple[int, ...]  # number of texts, then where they are
 
 
 @dataclass(frozen=True)
 class Span:
-    """The characters from `start` to `end` of a text: one occurrence of a word, in its context."""
+    """The characters `start` to `end` of a text: one occurrence of a word in context."""
 
     text: str
     start: int
@@ -43,7 +43,7 @@ Text = str | Span
 
 
 def distinct(texts: Sequence[Text]) -> tuple[list[Text], dict[Text, int]]:
-    """The distinct texts in order of their first appearance, and the number of each."""
+    """The distinct texts in order of first appearance, and the position of each."""
     numbers: dict[Text, int] = {}
     for text in texts:
         numbers.setdefault(text, len(numbers))
@@ -51,7 +51,7 @@ def distinct(texts: Sequence[Text]) -> tuple[list[Text], dict[Text, int]]:
 
 
 def expect_texts(texts: Any, name: str) -> list[Text]:
-    """The texts as a list, which must hold nothing else."""
+    """The texts as a list; raise if it holds anything else."""
     found = checks.listing(texts, name)
     for number, text in enumerate(found):
         if not isinstance(text, (str, Span)):
@@ -60,7 +60,7 @@ def expect_texts(texts: Any, name: str) -> list[Text]:
 
 
 class Texts(Protocol):
-    """Texts in blocks of bounded size that can be read, and read again."""
+    """Texts in blocks of bounded size, which can be read repeatedly."""
 
     @property
     def n_texts(self) -> int: ...
@@ -75,12 +75,12 @@ class Texts(Protocol):
     def read(self, block: Block) -> Sequence[Text]: ...
 
     def table(self, block: Block) -> pa.Table:
-        """The texts of a block, and the columns that stand beside them."""
+        """The texts of a block and the other columns of their file."""
         ...
 
 
 class TextList:
-    """Texts in memory; none of them may be blank."""
+    """Texts in memory; none may be blank."""
 
     n_blank = 0
 
@@ -128,12 +128,12 @@ class TextList:
 
 
 def plain_text(text: Text) -> str:
-    """The text that a span lies in; a text itself."""
+    """The text itself, or the text that contains the span."""
     return text.text if isinstance(text, Span) else text
 
 
 def is_unicode(text: str) -> bool:
-    """Whether every character is one that UTF-8 has, as tokenizers expect."""
+    """Whether the text can be encoded in UTF-8, as tokenizers expect."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -142,12 +142,12 @@ def is_unicode(text: str) -> bool:
 
 
 def occurrence(text: Text) -> str:
-    """The characters of a span; a text itself."""
+    """The text itself, or the characters of the span."""
     return text.text[text.start : text.end] if isinstance(text, Span) else text
 
 
 def open_texts(texts: Any, columns: Sequence[str] | None = None) -> Texts:
-    """The texts of a list, or of a file where a path is given."""
+    """Open a list of texts, or a file of texts."""
     if isinstance(texts, (TextList, TextFile)):
         return texts
     if isinstance(texts, str) and " " in texts and not os.path.exists(texts):
@@ -168,7 +168,7 @@ def each(texts: Texts) -> Iterator[Text]:
 
 
 def sample_texts(texts: Texts, n_most: int, seed: int = 0) -> list[Text]:
-    """At most n_most texts, drawn without replacement, in order."""
+    """At most n_most texts in order, drawn at random without replacement."""
     if texts.n_texts <= n_most:
         return list(each(texts))
     drawn = np.random.default_rng(seed).choice(texts.n_texts, n_most, replace=False)
@@ -182,16 +182,16 @@ Fields = dict[str, str]
 
 
 class TextFile:
-    """Texts in the records of a file, of which only positions are kept in memory.
+    """Texts in the records of a file; only their positions are kept in memory.
 
     Parameters
     ----------
     path : path
-        .txt (a text a line), .tsv or .csv (with a header), .jsonl; each also with .gz, which is
-        unpacked to a temporary file. Blank texts are left out and counted.
+        .txt (one text per line), .tsv or .csv (with a header) or .jsonl, optionally compressed
+        (.gz: unpacked to a temporary file). Blank texts are left out and counted.
     columns : sequence of str, optional
-        Columns or fields with the texts; by default `text`, `sentence`, both of `sentence1` and
-        `sentence2`, or `question`. Of several columns, a record gives its texts one by one.
+        Columns or fields with the texts; by default `text`, `sentence`, both `sentence1` and
+        `sentence2`, or `question`. A record has one text per column.
     """
 
     def __init__(self, path: Any, columns: Sequence[str] | None = None) -> None:
@@ -221,10 +221,10 @@ class TextFile:
         return [text for fields in self._records(block) for _, text in self._texts(fields)]
 
     def table(self, block: Block) -> pa.Table:
-        """The texts, and what stands beside them, as strings.
+        """The texts and the other columns, as strings.
 
-        The texts keep the name of their column; those of several columns are in `text`, and
-        `column` says which one each is from.
+        The texts keep the name of their column. If there are several, all texts are in `text`, and
+        `column` says which column each comes from.
         """
         import pyarrow as pa
 
@@ -260,7 +260,7 @@ class TextFile:
         return form
 
     def _headed(self) -> tuple[tuple[int, int], list[str]]:
-        """(offset and line number of the first record, names of the columns)."""
+        """((offset, line number) of the first record, column names)."""
         if self.kind == "txt":
             return (0, 1), ["text"]
         offset = 0
@@ -297,7 +297,7 @@ class TextFile:
         return found
 
     def _marked(self) -> tuple[list[Block], int]:
-        """Blocks of (number of texts, offset, bytes, number of the first line), and blank texts."""
+        """Blocks of (number of texts, offset, bytes, first line), and the number of blank texts."""
         blocks: list[Block] = []
         n_blank = count = n_bytes = 0
         offset, first = self._start
@@ -325,7 +325,7 @@ class TextFile:
                 yield self._fields(record)
 
     def _fields(self, record: Record) -> Fields:
-        """The cells or fields of a record by name, without those that are null."""
+        """The cells or fields of a record by name, without null values."""
         if record.is_blank:
             return {}
         if self.kind == "txt":
@@ -344,7 +344,7 @@ class TextFile:
         return {k: v if isinstance(v, str) else json.dumps(v) for k, v in there.items()}
 
     def _texts(self, fields: Fields) -> Iterator[tuple[str, str]]:
-        """(column, text) of the texts of a record that are not blank."""
+        """(column, text) for each text of a record that is not blank."""
         for column in self.columns:
             text = fields.get(column, "").strip()
             if text:

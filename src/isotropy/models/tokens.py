@@ -1,4 +1,4 @@
-"""Rows of tokens that belong to texts, and what is known of each token."""
+"""Token rows, grouped by the texts they belong to, and a table that describes each token."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.models.models import Encoding, Rows
+from isotropy.models.models import Encoding, Float32Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Integers = NDArray[np.int64]
 
-BLOCK_ELEMENTS = 1 << 21  # of token rows that are worked on at a time: 8 MB of float32
+BLOCK_ELEMENTS = 1 << 21  # numbers in a block of token rows: 8 MB of float32
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Rows of many texts, at least one each: those of text i are rows[starts[i] : starts[i + 1]].
+class TokenRows:
+    """Rows of many texts, at least one each; text i has rows[starts[i] : starts[i + 1]].
 
     Examples
     --------
@@ -31,7 +31,7 @@ class Tokens:
     (2, [[2.0, 4.0], [7.0, 7.0]])
     """
 
-    rows: Rows
+    rows: Float32Array
     starts: Integers
 
     @property
@@ -39,14 +39,14 @@ class Tokens:
         return len(self.starts) - 1
 
     def of(self, texts: Integers) -> Integers:
-        """Numbers of the rows of these texts."""
+        """Positions of the rows of these texts."""
         lengths = np.diff(self.starts)[texts]
         offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         rows: Integers = np.repeat(self.starts[texts], lengths) + offsets
         return rows
 
-    def means(self, rows: Rows | None = None) -> Rows:
-        """The mean row of each text, of these rows or of others in their places."""
+    def means(self, rows: Float32Array | None = None) -> Float32Array:
+        """The mean row of each text; `rows`, if given, replace the rows."""
         rows = self.rows if rows is None else rows
         lengths = np.diff(self.starts)
         found = np.empty((self.n_texts, rows.shape[1]), dtype=np.float32)
@@ -57,46 +57,46 @@ class Tokens:
             found[texts] = sums / lengths[texts, None]
         return found
 
-    def split(self) -> list[Rows]:
+    def split(self) -> list[Float32Array]:
         """The rows of each text."""
         return np.split(self.rows, self.starts[1:-1])
 
 
-def joined(rows: Sequence[Rows]) -> Tokens:
-    """The rows of many texts, given those of each."""
+def joined(rows: Sequence[Float32Array]) -> TokenRows:
+    """Token rows from the rows of each text."""
     starts = np.cumsum([0] + [len(part) for part in rows])
-    return Tokens(np.concatenate(rows), starts.astype(np.int64))
+    return TokenRows(np.concatenate(rows), starts.astype(np.int64))
 
 
 class Stack:
-    """Rows of texts that come part by part, of which there is one copy at a time."""
+    """Rows of texts that arrive in parts, held in memory once."""
 
     def __init__(self) -> None:
-        self._rows: Rows | None = None
+        self._rows: Float32Array | None = None
         self._lengths: list[Integers] = []
         self._n_rows = 0
 
-    def add(self, part: Tokens) -> None:
-        """The rows of more texts."""
+    def add(self, part: TokenRows) -> None:
+        """Append the rows of more texts."""
         n_rows = self._n_rows + len(part.rows)
         if self._rows is None:
             self._rows = np.array(part.rows)
-        elif n_rows > len(self._rows):  # grows in place, a little ahead of what is needed
+        elif n_rows > len(self._rows):  # grows in place, by an eighth more than needed
             self._rows.resize((n_rows + n_rows // 8, self._rows.shape[1]), refcheck=False)
         self._rows[self._n_rows : n_rows] = part.rows
         self._lengths.append(np.diff(part.starts))
         self._n_rows = n_rows
 
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenRows:
         """The rows of all texts."""
         assert self._rows is not None
         self._rows.resize((self._n_rows, self._rows.shape[1]), refcheck=False)
         lengths = np.concatenate(self._lengths)
-        return Tokens(self._rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        return TokenRows(self._rows, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def bounded(lengths: Integers, n_features: int) -> Iterator[slice]:
-    """Consecutive texts of these lengths, as many at a time as have rows of bounded size."""
+    """Slices of consecutive texts whose rows fit into a block."""
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):
@@ -114,7 +114,7 @@ def labels(
     tokenizer: Any,
     first_text: int = 0,
 ) -> pa.Table:
-    """A table with a row for each token that is kept of each text."""
+    """A table with one row for each kept token of each text."""
     import pyarrow as pa
 
     lengths = [len(numbers) for numbers in kept]
@@ -122,8 +122,10 @@ def labels(
     ids = np.concatenate([np.asarray(e.ids)[numbers] for e, numbers in parts])
     tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
     places = np.concatenate([e.offsets[numbers] for e, numbers in parts]).tolist()
-    whole = np.repeat(np.array(texts, dtype=object), lengths)
-    pieces = [text[a:b] or token for text, (a, b), token in zip(whole, places, tokens, strict=True)]
+    repeated = np.repeat(np.array(texts, dtype=object), lengths)
+    pieces = [
+        text[a:b] or token for text, (a, b), token in zip(repeated, places, tokens, strict=True)
+    ]
     return pa.table(
         {
             "token": tokens,
@@ -137,7 +139,7 @@ def labels(
 
 
 def is_punctuation(piece: str) -> bool:
-    """Whether a piece of text is made of punctuation and symbols alone.
+    """Whether a piece of text consists of punctuation and symbols only.
 
     Examples
     --------

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 
 from isotropy.geometry import measure
+from isotropy.linalg import Floats
 from isotropy.metrics import METRICS, Metric
 from isotropy.testing.common import (
     expect,
@@ -23,8 +23,7 @@ from isotropy.testing.common import (
     run,
 )
 
-Rows = NDArray[np.float64]
-CHANGES: dict[str, Callable[[Rows], Rows]] = {
+CHANGES: dict[str, Callable[[Floats], Floats]] = {
     "rotation": lambda X: X @ _rotation(X.shape[1]),
     "scale": lambda X: 2.7 * X,
     "translation": lambda X: X + np.resize([3.0, -4, 5, 2, 0, 1], X.shape[1]),
@@ -78,7 +77,7 @@ class Checked:
             raise AssertionError(f"{metric!r} must be declared with isotropy.metrics.metric")
         return cls(known, metric, options)
 
-    def __call__(self, X: Any, **more: Any) -> dict[str, Rows]:
+    def __call__(self, X: Any, **more: Any) -> dict[str, Floats]:
         """The parts of the value by name."""
         if self.function is None:
             return parts(measure(X, [self.metric.name], **more).values[self.metric.name])
@@ -90,38 +89,40 @@ class Checked:
         return function is not None and "sample_weight" in inspect.signature(function).parameters
 
 
-def rows(n_samples: int = 200, n_features: int = 6, seed: int = 0) -> Rows:
+def rows(n_samples: int = 200, n_features: int = 6, seed: int = 0) -> Floats:
     """Rows with a mean and scales of their own."""
     random = np.random.default_rng(seed)
     scales = np.linspace(1.6, 0.6, n_features)
-    found: Rows = random.standard_normal((n_samples, n_features)) * scales + 0.4
+    found: Floats = random.standard_normal((n_samples, n_features)) * scales + 0.4
     return found
 
 
-def two_groups() -> Rows:
+def two_groups() -> Floats:
     """Rows of which the first 90 lie apart."""
     X = rows()
     X[:90] += [12.0, -8, 0, 5, 0, 3]
     return X
 
 
-def _rotation(n_features: int) -> Rows:
+def _rotation(n_features: int) -> Floats:
     square = np.random.default_rng(8).standard_normal((n_features, n_features))
-    found: Rows = np.linalg.qr(square)[0]
+    found: Floats = np.linalg.qr(square)[0]
     return found
 
 
-def parts(value: Any, prefix: str = "value") -> dict[str, Rows]:
+def parts(value: Any, prefix: str = "value") -> dict[str, Floats]:
     """The numbers in a metric's value by name."""
     if not isinstance(value, Mapping):
         return {prefix: np.atleast_1d(np.asarray(value, dtype=float))}
-    found: dict[str, Rows] = {}
+    found: dict[str, Floats] = {}
     for key, part in value.items():
         found |= parts(part, f"{prefix}/{key}")
     return found
 
 
-def expect_same(found: dict[str, Rows], wanted: dict[str, Rows], tolerance: float = 1e-6) -> None:
+def expect_same(
+    found: dict[str, Floats], wanted: dict[str, Floats], tolerance: float = 1e-6
+) -> None:
     """Raise AssertionError unless all parts agree up to tolerance."""
     expect(found.keys() == wanted.keys(), f"parts are {list(found)}, not {list(wanted)}")
     for key, value in wanted.items():

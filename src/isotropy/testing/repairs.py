@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from isotropy.errors import InputError, IsotropyWarning, NotAffineError
+from isotropy.linalg import Floats
 from isotropy.repairs import Repair, load
 from isotropy.testing.common import (
     expect,
@@ -29,8 +29,6 @@ from isotropy.testing.common import (
     is_installed,
     run,
 )
-
-Rows = NDArray[np.float64]
 
 
 def check_repair(repair: Repair, expected_failed_checks: Mapping[str, str] | None = None) -> None:
@@ -63,10 +61,10 @@ def check_repair(repair: Repair, expected_failed_checks: Mapping[str, str] | Non
         run(REPAIR_CHECKS, {name: excused[name] for name in ours}, repair)
 
 
-def rows() -> Rows:
+def rows() -> Floats:
     """Correlated rows with a mean of their own."""
     random = np.random.default_rng(0)
-    found: Rows = random.standard_normal((400, 12)) @ random.standard_normal((12, 12)) + 3
+    found: Floats = random.standard_normal((400, 12)) @ random.standard_normal((12, 12)) + 3
     return found
 
 
@@ -244,12 +242,12 @@ def check_it_works_in_a_pipeline(repair: Repair) -> None:
     expect(np.isfinite(found).all(), "repaired rows must be finite")
 
 
-def awkward() -> dict[str, Rows]:
+def awkward() -> dict[str, Floats]:
     """Rows that are easy to get wrong."""
     random = np.random.default_rng(0)
 
-    def normal(*shape: int) -> Rows:
-        found: Rows = random.standard_normal(shape)
+    def normal(*shape: int) -> Floats:
+        found: Floats = random.standard_normal(shape)
         return found
 
     return {
