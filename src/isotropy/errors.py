@@ -80,8 +80,6 @@ class RepairFileError(IsotropyError, ValueError):
 class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
 
-    caller = None
-
 
 class ClusterError(IsotropyError, RuntimeError):
     """A cluster has lost what the work needs: its scheduler, its workers, or their memory."""

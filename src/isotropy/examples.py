@@ -69,7 +69,7 @@ def _inside(package: str, pattern: str, fix: str) -> Path:
 
 
 def _missing(package: str, fix: str) -> MissingExtraError:
-    return MissingExtraError(f"The demo needs {package}, which is not installed. Run: {fix}.")
+    return MissingExtraError(f"the demo needs {package}, which is not installed. Run: {fix}.")
 
 
 def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> dict[str, int]:

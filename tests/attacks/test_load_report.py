@@ -105,7 +105,7 @@ def test_layers_that_no_command_printed_are_refused(raises, where, new):
     raises(
         sections.opened_layers,
         changed(LAYERS, where, new),
-        says="report: layers must be the output of `isotropy layers --json`",
+        says="layers must be the output of `isotropy layers --json`",
     )
 
 
@@ -140,7 +140,7 @@ def named(value):
 
 @pytest.mark.parametrize(("whole", "where", "new"), WRONG_EVIDENCE, ids=named)
 def test_evidence_that_no_command_printed_is_refused(raises, whole, where, new):
-    raises(inputs.opened, changed(whole, where, new), says="report: evidence must be what ")
+    raises(inputs.opened, changed(whole, where, new), says="evidence must be the output of ")
 
 
 @pytest.mark.parametrize("key", [*ADVISED])
@@ -149,7 +149,7 @@ def test_evidence_that_lacks_something_is_refused_or_drawn(raises, key):
     if key == "level":
         assert inputs.opened(found).gains
     else:
-        raises(inputs.opened, found, says="report: evidence must be what ")
+        raises(inputs.opened, found, says="evidence must be the output of ")
 
 
 TEXTS = {

@@ -678,7 +678,9 @@ def test_memory_does_not_grow_with_the_text(bert, tmp_path, monkeypatch):
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"Encoder needs transformers.*isotropy\[models\]"):
+    with pytest.raises(
+        ImportError, match=r"Encoder: a model of texts needs transformers.*isotropy\[models\]"
+    ):
         Encoder(tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_weights_count_and_rows_without_weight_do_not(X):
 
 
 def test_it_is_not_affine(X):
-    with pytest.raises(NotAffineError, match="Flow is not affine"):
+    with pytest.raises(NotAffineError, match="Flow: the repair is not affine"):
         Flow().fit(X).affine()
 
 

@@ -20,8 +20,7 @@ try:
     from torch.nn.utils import vector_to_parameters
 except ImportError as error:
     raise MissingExtraError(
-        "Flow, LearnedLayer and isotropy.losses need torch, which is not installed. "
-        'Run: pip install "isotropy[train]".'
+        'isotropy.losses needs torch, which is not installed. Run: pip install "isotropy[train]".'
     ) from error
 
 

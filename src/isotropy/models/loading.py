@@ -31,7 +31,7 @@ def extra() -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise MissingExtraError(
-            f"A model of texts needs {error.name}, which is not installed. "
+            f"a model of texts needs {error.name}, which is not installed. "
             'Run: pip install "isotropy[models]".'
         ) from error
     return torch, transformers

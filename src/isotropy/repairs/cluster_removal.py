@@ -168,7 +168,7 @@ class ClusterRemoval(Repair):
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(
-            "ClusterRemoval is not affine: each cluster has its own map. Ship the saved file."
+            "the repair is not affine: each cluster has its own map. Ship the saved file."
         )
 
 

@@ -75,6 +75,6 @@ class ScaledCenter(Invertible, SummedRepair):
 
     def _affine(self) -> tuple[Floats, Floats]:
         raise NotAffineError(
-            "ScaledCenter is not affine: it uses each row's norm. On unit rows it subtracts "
+            "the repair is not affine: it uses each row's norm. On unit rows it subtracts "
             "direction_; normalise the rows and use that."
         )

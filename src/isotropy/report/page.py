@@ -42,7 +42,7 @@ def check_image(
     guard({name: path}, inputs, overwrite=overwrite)
     if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError(
-            "A picture needs kaleido, which is not installed. "
+            "a picture needs kaleido, which is not installed. "
             'Run: pip install "isotropy[report]", or write .html.'
         )
     return target
@@ -300,8 +300,7 @@ def _environment() -> Any:
         import jinja2
     except ImportError as error:
         raise MissingExtraError(
-            "isotropy.report needs jinja2, which is not installed. "
-            'Run: pip install "isotropy[report]".'
+            'the page needs jinja2, which is not installed. Run: pip install "isotropy[report]".'
         ) from error
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(_static),
