@@ -464,7 +464,7 @@ def test_messages_name_options_rather_than_parameters(tmp_path):
     np.savez(tmp_path / "two.npz", a=X, b=X)
     assert "with --column" in refused("measure", tmp_path / "two.npz")
     line = ("repair", tmp_path / "bad.npy", "--method", "whiten", "--skip-bad-rows")
-    said = refused(*line, "--power", 7, "--save", tmp_path / "r.safetensors")
+    said = refused(*line, "--power", -1, "--save", tmp_path / "r.safetensors")
     assert said.startswith("Whiten: --power must be")
 
 

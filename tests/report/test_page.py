@@ -60,7 +60,7 @@ def test_the_size_does_not_grow_with_the_rows(n, tmp_path):
     report.write(X, tmp_path / "page.html")
     size = (tmp_path / "page.html").stat().st_size
     assert size < 2.3 * MEGABYTES
-    words = "all 2,000 rows" if n == 2_000 else "a seeded sample of 2,000 of 60,000 rows"
+    words = "all 2,000 rows" if n == 2_000 else "a sample of 2,000 of 60,000 rows (seed 0)"
     assert words in (tmp_path / "page.html").read_text("utf-8")
 
 
@@ -79,13 +79,13 @@ def test_a_failed_page_leaves_the_old_one(rows, tmp_path):
 
 
 def test_a_geometry_takes_no_repairs(rows, repairs):
-    with pytest.raises(InputError, match="repairs need the rows"):
+    with pytest.raises(InputError, match="repairs must come with vectors"):
         report.page(isotropy.measure(rows), repairs=repairs)
 
 
 @pytest.mark.parametrize("found", [[], {"results": []}, {"results": [{}]}, {"choice": 1}, 3])
 def test_evidence_of_another_kind_is_refused(found):
-    with pytest.raises(InputError, match="report: evidence must be what"):
+    with pytest.raises(InputError, match="evidence must be the output of"):
         opened(found)
 
 
@@ -163,10 +163,10 @@ def test_sentences_of_small_spaces_have_numbers():
 
     found = words(np.array([[1.0, 0.0], [-1.0, 0.0]]))
     assert found["dimensions"].startswith("The mean cosine is -1.00")
-    assert found["explained"] == "The first component explains 100.0%, at least half."
+    assert found["explained"] == "The first component explains 100.0% of the variance."
     assert found["spectrum"].startswith("The largest singular value is 1.41, the next 0,")
     found = words(np.zeros((4, 3)))
-    assert found["dimensions"].startswith("The mean cosine is not defined")
+    assert found["dimensions"].startswith("The mean cosine is undefined")
     assert isotropy.measure(np.zeros((4, 3))).verdict.startswith("No problems found;")
     assert "nan" not in words(np.ones((3, 1)))["spectrum"]
 
