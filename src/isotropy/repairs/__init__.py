@@ -1,7 +1,7 @@
 """Repairs: scikit-learn transformers that make a space more even, and ship as one file."""
 
 from isotropy.repairs.all_but_the_top import AllButTheTop
-from isotropy.repairs.base import Repair, load
+from isotropy.repairs.base import Invertible, Repair, SummedRepair, load
 from isotropy.repairs.calibrator import ScoreCalibrator
 from isotropy.repairs.center import Center
 from isotropy.repairs.cluster_removal import ClusterRemoval
@@ -11,18 +11,22 @@ from isotropy.repairs.scaled_center import ScaledCenter
 from isotropy.repairs.shift import Shift
 from isotropy.repairs.standardize import Standardize
 from isotropy.repairs.whiten import Whiten
+from isotropy.stored import Field
 
 __all__ = [
     "AllButTheTop",
     "Center",
     "ClusterRemoval",
+    "Field",
     "Flow",
+    "Invertible",
     "LearnedLayer",
     "Repair",
     "ScaledCenter",
     "ScoreCalibrator",
     "Shift",
     "Standardize",
+    "SummedRepair",
     "Whiten",
     "load",
 ]

@@ -85,15 +85,15 @@ class AllButTheTop(SummedRepair):
     def _check_fitted(self) -> None:
         expect_removed(len(self.components_), self.n_components, self.n_features_in_)
 
-    def _solve(self, statistic: Moments) -> None:
+    def solve(self, statistic: Moments) -> None:
         n_removed = n_directions(self.n_components, self.n_features_in_)
         self.mean_ = statistic.mean
         self.components_ = directions(statistic, n_removed, self.side)
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         remove(rows, like(self.mean_, rows), like(self.components_, rows), out)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         A = np.eye(self.n_features_in_) - self.components_.T @ self.components_
         return A, -A @ self.mean_
 

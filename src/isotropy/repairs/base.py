@@ -35,7 +35,7 @@ WIDE = 1e15  # if one of them is above this or below 1/this, float32 rows are re
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `_fit(source)` and `_apply(rows, out)`. It lists its fitted arrays in
+    A subclass defines `fit_source(source)` and `apply(rows, out)`. It lists its fitted arrays in
     `learned`, with the shape and bounds that are checked on loading, and is registered under its
     `name`. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" or
     "sentence" if the file that it was loaded from says which rows it is for, otherwise "".
@@ -90,7 +90,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
         with using(engine, checkpoint=checkpoint) as run:
-            self._fit(source)
+            self.fit_source(source)
             self._check_learned()
             self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
@@ -180,7 +180,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             raise NotAffineError(
                 "normalize=True is not affine. Use normalize=False and scale the rows afterwards."
             )
-        return self._affine()
+        return self.affine_form()
 
     @property
     def is_affine(self) -> bool:
@@ -295,17 +295,17 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Raise if loaded arrays contradict each other or the parameters."""
 
     def _prepare(self) -> None:
-        """Compute what `_apply` needs besides the fitted arrays; called after loading."""
+        """Compute what `apply` needs besides the fitted arrays; called after loading."""
 
     @abstractmethod
-    def _fit(self, source: Source) -> None:
+    def fit_source(self, source: Source) -> None:
         """Learn from the rows."""
 
     @abstractmethod
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         """Write the repaired rows to out, which has their dtype."""
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         raise NotAffineError("the repair is not affine.")
 
     def _check_params(self) -> None:
@@ -327,7 +327,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return self._mapped(self._finished, rows, self._n_features_out, first_row)
 
     def _finished(self, rows: Array, out: Array) -> None:
-        self._apply(rows, out)
+        self.apply(rows, out)
         if self.normalize:
             out[:] = linalg.unit_rows(out)
 
@@ -371,7 +371,7 @@ class SummedRepair(Repair):
     """A repair solved from one mergeable statistic, which it keeps.
 
     It can therefore be fitted part by part (`partial_fit`), and repairs fitted on different parts
-    can be merged. A subclass sets `statistic` and defines `_solve(statistic)`.
+    can be merged. A subclass sets `statistic` and defines `solve(statistic)`.
     """
 
     statistic: ClassVar[type[Statistic]]
@@ -390,7 +390,7 @@ class SummedRepair(Repair):
             self.statistic_, self.moments_ = found, moments
         else:
             self._add(found, moments)
-        self._solve(self.statistic_)
+        self.solve(self.statistic_)
         self._check_learned()
         return self
 
@@ -406,7 +406,7 @@ class SummedRepair(Repair):
         self.n_samples_seen_ = statistic.n_rows
         self.statistic_ = copy.deepcopy(statistic)  # rows that are added later are this repair's
         self.moments_ = self.statistic_ if isinstance(self.statistic_, Moments) else None
-        self._solve(self.statistic_)
+        self.solve(self.statistic_)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -419,12 +419,12 @@ class SummedRepair(Repair):
             raise InputError(f"other must be a {name} with the same parameters.")
         self._add(other.statistic_, other.moments_)
         self.n_samples_seen_ += other.n_samples_seen_
-        self._solve(self.statistic_)
+        self.solve(self.statistic_)
         return self
 
-    def _fit(self, source: Source) -> None:
+    def fit_source(self, source: Source) -> None:
         self.statistic_, self.moments_ = self._gathered(source)
-        self._solve(self.statistic_)
+        self.solve(self.statistic_)
 
     def _gathered(self, source: Source) -> tuple[Statistic, Moments]:
         """The statistic and the moments of the rows: one and the same where it is those."""
@@ -444,7 +444,7 @@ class SummedRepair(Repair):
             self.moments_.merge(moments)
 
     @abstractmethod
-    def _solve(self, statistic: Any) -> None:
+    def solve(self, statistic: Any) -> None:
         """Learn from the statistic."""
 
     def _statistics(self) -> dict[str, type[Statistic]]:
@@ -458,17 +458,17 @@ class SummedRepair(Repair):
 
 
 class Invertible(Repair):
-    """A repair with an inverse: a subclass defines `_revert(rows, out)`."""
+    """A repair with an inverse: a subclass defines `revert(rows, out)`."""
 
     @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
     def inverse_transform(self, X: Any) -> Any:
         """The rows whose repair is X. Not available with `normalize`, which loses the norms."""
         check_is_fitted(self)
         rows = self._rows(X, self._n_features_out)
-        return as_given(self._mapped(self._revert, rows, self.n_features_in_), X)
+        return as_given(self._mapped(self.revert, rows, self.n_features_in_), X)
 
     @abstractmethod
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         """Write to out the rows that these are the repair of."""
 
 

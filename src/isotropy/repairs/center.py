@@ -43,14 +43,14 @@ class Center(Invertible, SummedRepair):
     def __init__(self, normalize: bool = False) -> None:
         self.normalize = normalize
 
-    def _solve(self, statistic: Moments) -> None:
+    def solve(self, statistic: Moments) -> None:
         self.mean_ = statistic.mean
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         out[:] = rows - like(self.mean_, rows)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         out[:] = rows + like(self.mean_, rows)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         return np.eye(self.n_features_in_), -self.mean_

@@ -130,7 +130,7 @@ class ClusterRemoval(Repair):
         if past or not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
             raise InputError("components_ must have n_components_ directions each, but does not")
 
-    def _fit(self, source: Source) -> None:
+    def fit_source(self, source: Source) -> None:
         name = type(self).__name__
         n_removed = n_directions(self.n_components, source.n_features)
         n_clusters = min(self.n_clusters, source.n_samples)
@@ -153,7 +153,7 @@ class ClusterRemoval(Repair):
         for row, part in zip(self.components_, parts, strict=True):
             row[: len(part)] = part
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         means, components = like(self.means_, rows), like(self.components_, rows)
         if self.n_clusters_ == 1:
             remove(rows, means[0], components[0], out)
@@ -166,7 +166,7 @@ class ClusterRemoval(Repair):
             remove(part, means[cluster], components[cluster, : self.n_components_[cluster]], part)
             out[members] = part
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         raise NotAffineError(
             "the repair is not affine: each cluster has its own map. Ship the saved file."
         )

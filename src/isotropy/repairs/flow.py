@@ -103,7 +103,7 @@ class Flow(Invertible):
         checks.real(self.learning_rate, "learning_rate", 0.0)
         checks.integer(self.random_state, "random_state", 0, LARGEST_SEED)
 
-    def _fit(self, source: Source) -> None:
+    def fit_source(self, source: Source) -> None:
         from isotropy.losses import base
 
         (moments,) = reduce(source, [Moments()])
@@ -159,13 +159,13 @@ class Flow(Invertible):
         network = self._networks[str(rows.dtype).removeprefix("torch.")]
         return copy.deepcopy(network).to(rows.device) if checks.is_tensor(rows) else network
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         from isotropy.losses.base import tensor
 
         z, _ = self._network_for(rows)(tensor(self._standard(rows)))
         out[:] = like(z, out)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         from isotropy.losses.base import tensor
 
         back = like(self._network_for(rows).inverse(tensor(rows)), rows)

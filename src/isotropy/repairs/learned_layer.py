@@ -155,7 +155,7 @@ class LearnedLayer(Invertible):
         checks.choice(self.metric, "metric", ("accuracy", "matthews"))
         checks.integer(self.random_state, "random_state", 0, (1 << 63) - 1)
 
-    def _fit(self, source: Source) -> None:
+    def fit_source(self, source: Source) -> None:
         from isotropy.losses import layer_training
 
         if source.n_features < 2:
@@ -180,13 +180,13 @@ class LearnedLayer(Invertible):
     def _prepare(self) -> None:
         self._back = np.linalg.pinv(self.weight_).T
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         out[:] = rows @ like(self.weight_.T, rows) + like(self.bias_, rows)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         out[:] = (rows - like(self.bias_, rows)) @ like(self._back, rows)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         return self.weight_.copy(), self.bias_.copy()
 
 

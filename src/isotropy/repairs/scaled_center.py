@@ -49,7 +49,7 @@ class ScaledCenter(Invertible, SummedRepair):
     def __init__(self, normalize: bool = False) -> None:
         self.normalize = normalize
 
-    def _solve(self, statistic: Directions) -> None:
+    def solve(self, statistic: Directions) -> None:
         weight = statistic.weight if statistic.weight > 0 else 1.0
         self.direction_ = linalg.to_numpy(statistic.unit_sum) / weight
 
@@ -59,11 +59,11 @@ class ScaledCenter(Invertible, SummedRepair):
         if length > 1 + HALF_THE_DIGITS:
             raise InputError(f"direction_ must be a mean of unit rows, got length {length:g}")
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         norms = like(linalg.lengths(rows), rows)
         out[:] = rows - norms[:, None] * like(self.direction_, rows)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         # r = ||x|| solves (1 - m.m) r^2 - 2 (y.m) r - y.y = 0, and its other root is negative
         m = like(self.direction_, rows)
         gap = max(1.0 - float(self.direction_ @ self.direction_), 1e-12)
@@ -73,7 +73,7 @@ class ScaledCenter(Invertible, SummedRepair):
         root = namespace(rows).sqrt(along**2 + gap * linalg.squared_norms(units))
         out[:] = linalg.scaled(units + ((along + root) / gap)[:, None] * m, -exponents)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         raise NotAffineError(
             "the repair is not affine: it uses each row's norm. On unit rows it subtracts "
             "direction_; normalise the rows and use that."

@@ -49,7 +49,7 @@ class Standardize(Invertible, SummedRepair):
     def __init__(self, normalize: bool = False) -> None:
         self.normalize = normalize
 
-    def _solve(self, statistic: Moments) -> None:
+    def solve(self, statistic: Moments) -> None:
         self.mean_ = statistic.mean
         moments = statistic.at_unit_scale
         deviation = np.sqrt(np.maximum(np.diag(moments.scatter), 0) / moments.weight)
@@ -57,11 +57,11 @@ class Standardize(Invertible, SummedRepair):
         varies = deviation > rounding
         self.scale_ = np.where(varies, linalg.scaled(deviation, -statistic.exponent), 1.0)
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         out[:] = (rows - like(self.mean_, rows)) / like(self.scale_, rows)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         out[:] = rows * like(self.scale_, rows) + like(self.mean_, rows)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         return np.diag(1 / self.scale_), -self.mean_ / self.scale_

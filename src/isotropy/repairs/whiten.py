@@ -120,7 +120,7 @@ class Whiten(Invertible, SummedRepair):
         else:
             checks.real(self.shrinkage, "shrinkage", 0.0, 1.0)
 
-    def _solve(self, statistic: Moments) -> None:
+    def solve(self, statistic: Moments) -> None:
         self.mean_, exponent, statistic = (
             statistic.mean, statistic.exponent, statistic.at_unit_scale,
         )  # fmt: skip
@@ -160,19 +160,19 @@ class Whiten(Invertible, SummedRepair):
             matrix = scaled if self.method == "pca" else scaled @ self.components_
             self._map = {"float64": matrix, "float32": matrix.astype(np.float32)}
 
-    def _apply(self, rows: Array, out: Array) -> None:
+    def apply(self, rows: Array, out: Array) -> None:
         width = str(rows.dtype).removeprefix("torch.")
         centred = rows - like(self.mean_, rows)
         linalg.namespace(rows).matmul(centred, like(self._map[width], rows), out=out)
 
-    def _revert(self, rows: Array, out: Array) -> None:
+    def revert(self, rows: Array, out: Array) -> None:
         inverse = np.divide(1.0, self.scale_, out=np.zeros_like(self.scale_), where=self.scale_ > 0)
         back = inverse[:, None] * self.components_
         if self.method == "zca":
             back = self.components_.T @ back
         out[:] = rows @ like(back, rows) + like(self.mean_, rows)
 
-    def _affine(self) -> tuple[Floats, Floats]:
+    def affine_form(self) -> tuple[Floats, Floats]:
         A = self._map["float64"].T.copy()
         return A, -A @ self.mean_
 

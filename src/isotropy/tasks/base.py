@@ -32,7 +32,7 @@ PAIRS_AT_ONCE = 4096  # whose vectors are in memory together
 class Task(ABC):
     """Items made of texts, and a score of how well vectors of these texts do on them.
 
-    A subclass defines `_score(X, items, train)` and `read`. It lists in `per_item` its arrays with
+    A subclass defines `outcome(X, items, train)` and `read`. It lists in `per_item` its arrays with
     one entry per item, and in `widths` how many texts an item may have. It is registered under
     its `kind`.
 
@@ -118,7 +118,7 @@ class Task(ABC):
             if part in self.part
         }
         self.identities = _numbers(map(identity, self.texts))
-        self.groups = self._groups()
+        self.groups = self.item_groups()
 
     @classmethod
     @abstractmethod
@@ -184,10 +184,10 @@ class Task(ABC):
             )
         items = np.arange(self.n_items) if items is None else self._expect_items(items, "items")
         learned = np.empty(0, int) if train is None else self._expect_items(train, "train")
-        return self._score(X, items, learned)
+        return self.outcome(X, items, learned)
 
     @abstractmethod
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
         """The outcome for checked arguments; train is empty if none was given."""
 
     def subset(self, items: Any) -> Self:
@@ -205,14 +205,14 @@ class Task(ABC):
         of_row = len(vectors) + _numbers(row.digest() for row in hashed)
         new = copy.copy(self)
         new.identities = components(np.stack([self.identities, of_row], axis=1))
-        new.groups = new._groups()
+        new.groups = new.item_groups()
         return new
 
-    def _groups(self) -> Integers:
+    def item_groups(self) -> Integers:
         """The group of each item: items that share a text, directly or through others."""
         return components(self.identities[self.members])
 
-    def _rows(self, X: NDArray[Any], numbers: Integers) -> Floats:
+    def rows_of(self, X: NDArray[Any], numbers: Integers) -> Floats:
         """These rows in float64."""
         rows = X[numbers].astype(np.float64)
         finite = np.isfinite(rows).all(axis=1)
@@ -223,12 +223,12 @@ class Task(ABC):
             )
         return rows
 
-    def _similarities(self, X: NDArray[Any], items: Integers, kind: str = "cosine") -> Floats:
+    def similarities(self, X: NDArray[Any], items: Integers, kind: str = "cosine") -> Floats:
         """Cosine or dot product of the two texts of each item; the cosine with zero is 0."""
         found = np.empty(len(items))
         for start in range(0, len(items), PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
-            u, v = (self._rows(X, numbers) for numbers in self.members[items[block]].T)
+            u, v = (self.rows_of(X, numbers) for numbers in self.members[items[block]].T)
             found[block] = np.einsum("ij,ij->i", u, v)
             if kind == "cosine":
                 # one root of the product: two equal rows have a cosine of exactly 1

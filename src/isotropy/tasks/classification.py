@@ -146,7 +146,7 @@ class Classification(LabelledTask):
         needed = metric == "f1" or positive is not None
         self.positive = self._positive(positive) if needed else None
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
         known, asked = self._features(X, train, items)
         found = np.unique(self.labels[train])
         if len(found) < 2:
@@ -167,7 +167,7 @@ class Classification(LabelledTask):
         return [np.hstack(parts) for parts in zip(*blocks, strict=True)]
 
     def _blocks(self, X: NDArray[Any], items: Integers) -> list[Floats]:
-        vectors = [self._rows(X, numbers) for numbers in self.members[items].T]
+        vectors = [self.rows_of(X, numbers) for numbers in self.members[items].T]
         if len(vectors) == 1:
             return vectors
         u, v = vectors

@@ -55,8 +55,8 @@ class Clustering(LabelledTask):
         super().__init__(items, labels, part, name)
         self.seed = checks.integer(seed, "seed", 0)
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> VMeasure:
-        rows = self._rows(X, self.members[items, 0])
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> VMeasure:
+        rows = self.rows_of(X, self.members[items, 0])
         true = self.labels[items]
         centroids = kmeans(as_source(rows), len(np.unique(true)), self.seed)
         found, _ = linalg.nearest(rows, centroids)

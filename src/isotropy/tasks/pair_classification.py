@@ -59,8 +59,8 @@ class PairClassification(LabelledTask):
         super().__init__(pairs, labels, part, name)
         self.labels = self.labels == self._positive(positive)
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
-        cosines, gold = self._similarities(X, items), self.labels[items]
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
+        cosines, gold = self.similarities(X, items), self.labels[items]
         return AveragePrecision(cosines, gold, best_decisions(cosines, gold))
 
 

@@ -128,7 +128,7 @@ class Retrieval(Task):
         numbers = {text: number for number, text in enumerate(self.texts)}
         self.documents: Integers = np.array([numbers[text] for text in self.corpus])
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
         blocks = np.array_split(items, -(-len(items) // QUERIES_AT_ONCE))
         ranked = np.concatenate([self._ranked(X, block) for block in blocks])
         relevance = self.relevance[items]
@@ -142,12 +142,12 @@ class Retrieval(Task):
 
     def _ranked(self, X: NDArray[Any], items: Integers) -> Integers:
         """The documents nearest to each query, the nearest first."""
-        queries = linalg.unit_rows(self._rows(X, self.members[items, 0]))
+        queries = linalg.unit_rows(self.rows_of(X, self.members[items, 0]))
         best: Floats = np.empty((len(items), 0))
         found: Integers = np.empty((len(items), 0), dtype=np.int64)
         for start in range(0, len(self.documents), DOCUMENTS_AT_ONCE):
             numbers = np.arange(start, min(start + DOCUMENTS_AT_ONCE, len(self.documents)))
-            cosines = queries @ linalg.unit_rows(self._rows(X, self.documents[numbers])).T
+            cosines = queries @ linalg.unit_rows(self.rows_of(X, self.documents[numbers])).T
             best = np.hstack([best, cosines])
             found = np.hstack([found, np.broadcast_to(numbers, cosines.shape)])
             chosen = highest(best, DEEP)

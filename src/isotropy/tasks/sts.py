@@ -123,8 +123,8 @@ class STS(Task):
         mean = "mean" if self.combine == "mean" else "weighted mean"
         return f"{self.primary} ({mean} of {self.strata})"
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Correlation:
-        return self._correlation(self._similarities(X, items), items)
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Correlation:
+        return self._correlation(self.similarities(X, items), items)
 
     def _correlation(self, predicted: Any, items: Integers) -> Correlation:
         gold, strata = self.scores[items], self.subsets[items]

@@ -60,9 +60,9 @@ class WordInContext(PairClassification):
             for row, pair in enumerate(table.texts(*columns))
         ]
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
-        learned = threshold(self._similarities(X, train), self.labels[train])
-        called = self._similarities(X, items) > learned
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
+        learned = threshold(self.similarities(X, train), self.labels[train])
+        called = self.similarities(X, items) > learned
         return Mean(called == self.labels[items])
 
 

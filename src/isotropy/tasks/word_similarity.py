@@ -97,10 +97,10 @@ class WordSimilarity(STS):
         new.n_kept = dict.fromkeys(self.n_listed, 0) | new._counts()
         return new
 
-    def _score(self, X: NDArray[Any], items: Integers, train: Integers) -> Correlation:
-        return self._correlation(self._similarities(X, items, self.similarity), items)
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Correlation:
+        return self._correlation(self.similarities(X, items, self.similarity), items)
 
-    def _groups(self) -> Integers:
+    def item_groups(self) -> Integers:
         _, numbers = np.unique(
             np.sort(self.identities[self.members], axis=1), axis=0, return_inverse=True
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -64,7 +65,7 @@ def check_it_says_what_it_is(task: Task) -> None:
     expect(task.metric, "the task must name its metric")
     expect(task.name and task.name in repr(task), "the task must have a name, shown in its repr")
     expect(kind.__doc__, f"{kind.__name__} must have a docstring")
-    expect(kind.read.__doc__, f"{kind.__name__}.read must have a docstring")
+    expect(inspect.getdoc(kind.read), f"{kind.__name__}.read must have a docstring")
 
 
 def check_texts_are_distinct_and_all_used(task: Task) -> None:
