@@ -113,7 +113,7 @@ def inertia(X: np.ndarray, centers: np.ndarray) -> float:
     from isotropy.sources import ArraySource
     from isotropy.stats import ClusterSums
 
-    (sums,) = reduce(ArraySource(X), [ClusterSums(centers)])
+    (sums,) = reduce(ArraySource(X), [ClusterSums(centers)]).states
     return sums.inertia
 
 

@@ -102,7 +102,7 @@ def compare(X: torch.Tensor) -> None:
     inertias = []
     for rows in (here, part):
         repair = isotropy.ClusterRemoval().fit(rows)
-        (sums,) = reduce(ArraySource(here), [ClusterSums(repair.cluster_centers_)])
+        (sums,) = reduce(ArraySource(here), [ClusterSums(repair.cluster_centers_)]).states
         inertias.append(sums.inertia)
     row(
         "inertia on the device over the CPU's", inertias[1] / inertias[0], "", "(target 1 +- 0.001)"

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, tables
-from isotropy.engines import Engine, using
-from isotropy.engines.run import Run
+from isotropy.engines import Checkpoint, Engine, open_checkpoint, using
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics import METRICS, hubness, local_isotropy
@@ -87,16 +86,23 @@ def measure(
     if "hubness" in names and sample_weight is not None:
         raise InputError("hubness takes no sample_weight. Leave one of them out.")
     source = as_source(X, sample_weight)
-    with using(engine, checkpoint=checkpoint) as run:
-        return _measured(source, names, center, local, random_state, run)
+    kept = open_checkpoint(checkpoint)
+    with using(engine):
+        return _measured(source, names, center, local, random_state, kept)
 
 
 def _measured(
-    source: Source, names: list[str], center: bool, local: int | None, random_state: int, run: Run
+    source: Source,
+    names: list[str],
+    center: bool,
+    local: int | None,
+    random_state: int,
+    checkpoint: Checkpoint | None,
 ) -> Geometry:
     needs = {need for name in names for need in METRICS[name].needs}
-    statistics = gather(source, needs, center=center, random_state=random_state)
-    n_skipped = run.n_skipped
+    statistics = gather(
+        source, needs, center=center, random_state=random_state, checkpoint=checkpoint
+    )
     values: dict[str, Any] = {}
     for name in names:
         evaluate = METRICS[name].evaluate
@@ -106,15 +112,14 @@ def _measured(
         bases = isotropy_range(statistics.partition)
         warn_of_basis(statistics, "measure")
     if local is not None:
-        with using(run.engine, progress=run.progress):  # too many passes to keep each of them
-            values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
+        values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
     return Geometry(
-        source.n_samples - n_skipped,
+        source.n_samples - statistics.n_skipped,
         source.n_features,
         center,
         MappingProxyType(values),
         bases,
-        n_skipped,
+        statistics.n_skipped,
         _drawn(statistics, values),
     )
 

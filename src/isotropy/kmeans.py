@@ -9,7 +9,7 @@ import numpy as np
 
 from isotropy import linalg
 from isotropy.checks import Array
-from isotropy.engines import over_threads, reduce
+from isotropy.engines import Checkpoint, over_threads, reduce
 from isotropy.linalg import Floats, one_blas_thread
 from isotropy.sources import MappedSource, Source
 from isotropy.stats import ClusterSums, Sample
@@ -21,18 +21,21 @@ SOURCE_STEPS = 10
 TOLERANCE = 1e-4
 
 
-def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
-    """Centroids of shape (n_clusters, n_features), fewer where there are fewer distinct rows.
+def kmeans(
+    source: Source, n_clusters: int, random_state: int, checkpoint: Checkpoint | None = None
+) -> Floats:
+    """Centroids of shape (n_clusters, n_features), fewer if there are fewer distinct rows.
 
-    The start is the best of a few k-means++ starts run to the end on a sample of 256 rows a
-    cluster; Lloyd's steps over the whole source follow. Deterministic for a `random_state`.
+    The start is the best of a few k-means++ starts, run to the end on a sample of 256 rows per
+    cluster; Lloyd's steps over the whole source follow. Deterministic for a given `random_state`.
     """
-    (sample,) = reduce(source, [Sample(max(1000, ROWS_PER_CLUSTER * n_clusters), random_state)])
+    size = max(1000, ROWS_PER_CLUSTER * n_clusters)
+    (sample,) = reduce(source, [Sample(size, random_state)], checkpoint).states
     random = np.random.default_rng(random_state)
     assert sample.rows is not None
     assert sample.weights is not None
-    size = unit_of(sample.rows)
-    rows, weights = linalg.scaled(sample.rows, size), sample.weights
+    exponent = unit_of(sample.rows)
+    rows, weights = linalg.scaled(sample.rows, exponent), sample.weights
 
     def run(start: Floats) -> tuple[Floats, float]:
         return lloyd(lambda c: ClusterSums(c).update(rows, weights), start, SAMPLE_STEPS)
@@ -41,11 +44,13 @@ def kmeans(source: Source, n_clusters: int, random_state: int) -> Floats:
         starts = [plus_plus(rows, weights, n_clusters, random) for _ in range(N_STARTS)]
     centroids, _ = min(over_threads(run, starts), key=lambda found: found[1])
     if not sample.complete:
-        near_one = over(source, size)
-        centroids, _ = lloyd(
-            lambda c: reduce(near_one, [ClusterSums(c)])[0], centroids, SOURCE_STEPS
-        )
-    found: Floats = linalg.scaled(centroids, -size)
+        near_one = over(source, exponent)
+
+        def step(c: Floats) -> ClusterSums:
+            return reduce(near_one, [ClusterSums(c)], checkpoint).states[0]
+
+        centroids, _ = lloyd(step, centroids, SOURCE_STEPS)
+    found: Floats = linalg.scaled(centroids, -exponent)
     return found
 
 
@@ -84,7 +89,7 @@ def lloyd(
 def plus_plus(
     rows: np.ndarray, weights: Floats, n_clusters: int, random: np.random.Generator
 ) -> Floats:
-    """Greedy k-means++ seeds: of a few candidates drawn by squared distance, the best each time."""
+    """Greedy k-means++ seeds: each is the best of a few drawn by squared distance."""
     chosen_from, rows = rows, rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
     n_candidates = 2 + int(np.log(n_clusters))
     chosen = [int(random.choice(len(rows), p=weights / weights.sum()))]

@@ -18,6 +18,7 @@ import pytest
 import isotropy
 from isotropy import engines
 from isotropy.errors import ClusterError
+from isotropy.sources import SourceView
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -52,13 +53,7 @@ class Marks:
         """The source. The class is made here so that it travels to the workers by value."""
         folder, here = self.folder, os.getpid()
 
-        class Held:
-            device = "cpu"
-
-            def __init__(self):
-                self.n_features, self.n_samples = source.n_features, source.n_samples
-                self.dtype, self.chunks = source.dtype, source.chunks
-
+        class Held(SourceView):
             def read(self, chunk):
                 import os
                 import time
@@ -73,7 +68,7 @@ class Marks:
                         time.sleep(0.01)
                 yield from source.read(chunk)
 
-        return Held()
+        return Held(source)
 
     def readers(self):
         """The process of every read so far."""

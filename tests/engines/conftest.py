@@ -13,6 +13,7 @@ import pytest
 import isotropy
 from isotropy import engines
 from isotropy.engines.local import Local
+from isotropy.sources import SourceView
 
 N_ROWS, N_FEATURES, CHUNK_ROWS = 6000, 16, 250
 METRICS = ("isoscore", "mean_cosine", "mean_norm_ratio", "singular_values", "partition_isotropy")
@@ -88,16 +89,12 @@ class Interrupted(Exception):
     """What a watched source raises in the middle of a pass."""
 
 
-class Watched:
+class Watched(SourceView):
     """Another source that keeps a list of the chunks read, and fails at the k-th."""
 
     def __init__(self, source, fail_at=None):
-        self.source, self.fail_at, self.read_chunks = source, fail_at, []
-        self.n_features, self.n_samples = source.n_features, source.n_samples
-        self.device, self.dtype = source.device, source.dtype
-
-    def chunks(self):
-        return self.source.chunks()
+        super().__init__(source)
+        self.fail_at, self.read_chunks = fail_at, []
 
     def identity(self):
         return self.source.identity()

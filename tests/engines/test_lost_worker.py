@@ -13,6 +13,7 @@ import pytest
 
 import isotropy
 from isotropy import engines
+from isotropy.sources import SourceView
 
 pytest.importorskip("distributed", reason="dask is not installed")
 pytestmark = pytest.mark.slow
@@ -26,13 +27,7 @@ def held(source, folder, after):
     """
     here = os.getpid()
 
-    class Held:
-        device = "cpu"
-
-        def __init__(self):
-            self.n_features, self.n_samples = source.n_features, source.n_samples
-            self.chunks = source.chunks
-
+    class Held(SourceView):
         def read(self, chunk):
             import os
             import time
@@ -47,7 +42,7 @@ def held(source, folder, after):
                     time.sleep(0.01)
             yield from source.read(chunk)
 
-    return Held()
+    return Held(source)
 
 
 class Killer(threading.Thread):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isotropy.engines.local import n_threads, pool
+from isotropy.engines.local import ThreadPool, n_threads
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ def test_threads_are_no_more_than_asked(cores, monkeypatch, asked, found):
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert n_threads() == found
-    with pool(100) as threads:
+    with ThreadPool(100) as threads:
         assert threads._max_workers == found

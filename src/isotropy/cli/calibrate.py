@@ -66,16 +66,15 @@ def calibrate(
     check_target({"--save": save}, inputs, overwrite=overwrite)
     fitted = None if repair is None else load(repair)
     rows = options.open(source)
-    with options.running() as run:
+    with options.running():
         calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
-        n_skipped = run.n_skipped
     expect_pairs(calibrator, rate)
     threshold = calibrator.threshold(rate)
     scores = [
         {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
         for one in score or []
     ]
-    say_skipped(n_skipped)
+    say_skipped(rows.n_samples - calibrator.n_samples_seen_)
     with beside(save):
         if as_json:
             found = {

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
-from isotropy.engines import named, using
-from isotropy.engines.run import Run
+from isotropy.engines import Engine, named, using
 from isotropy.errors import InputError, public
 from isotropy.models.texts import Texts, open_texts
 from isotropy.progress import ProgressBar
@@ -230,8 +229,8 @@ class SourceOptions:
         )
 
     @contextlib.contextmanager
-    def running(self, checkpoint: Path | None = None) -> Iterator[Run]:
-        """The run that the options describe, with its progress shown on a terminal."""
+    def running(self) -> Iterator[Engine]:
+        """The engine that the options describe, in use, with progress shown on a terminal."""
         options: dict[str, dict[str, Any]] = {
             "torch": {"device": self.device},
             "dask": {"scheduler": self.scheduler, "worker_timeout": self.worker_timeout},
@@ -245,11 +244,8 @@ class SourceOptions:
         given = {k: v for k, v in options.get(self.engine, {}).items() if v is not None}
         made = named(self.engine, **given)
         try:
-            with (
-                ProgressBar("rows") as bar,
-                using(made, checkpoint=checkpoint, progress=bar) as run,
-            ):
-                yield run
+            with ProgressBar("rows") as bar, using(made, progress=bar):
+                yield made
         finally:
             made.close()
 

@@ -59,9 +59,11 @@ def measure(
     guard({}, {"SOURCE": source}, kept={"--checkpoint": checkpoint})
     rows = options.open(source)
     names = None if metrics is None else [name.strip() for name in metrics.split(",")]
-    with options.running(checkpoint), warnings.catch_warnings(record=as_json) as caught:
+    with options.running(), warnings.catch_warnings(record=as_json) as caught:
         warnings.simplefilter("always", IsotropyWarning)
-        geometry = measure_geometry(rows, names, center=center, local=local, random_state=seed)
+        geometry = measure_geometry(
+            rows, names, center=center, local=local, random_state=seed, checkpoint=checkpoint
+        )
     if not as_json:
         typer.echo(str(geometry))
         return

@@ -33,10 +33,11 @@ from isotropy.repairs.base import load_with_header
 from isotropy.repairs.blockwise import open_target
 from isotropy.repairs.files import check_target
 from isotropy.repairs.shift import shift
-from isotropy.sources import Source
+from isotropy.sources import Source, as_source
 from isotropy.sources.arrays import Excerpt
 from isotropy.sources.guard import guard
 from isotropy.tables import json_line
+from isotropy.writing import is_stream
 
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
 LONGEST = 2000  # characters of a line
@@ -121,25 +122,25 @@ def repair(
     )
     check_target({"--save": save}, overwrite=overwrite)
     rows = options.open(source)
-    with options.running(checkpoint) as run:
+    with options.running() as engine:
         if out is not None:  # refused now, rather than after the fit
-            sink = open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out")
-            run.engine.check(sink)
-        fitted.fit(rows)
-        n_skipped = run.n_skipped
+            engine.check(open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
+        fitted.fit(rows, checkpoint=checkpoint)
         if out is not None:
-            written = fitted.transform(rows, out=out, overwrite=overwrite)
-            say_written(written, out)
+            write(fitted, rows, out, overwrite)
         if save is not None:
             fitted.save(save, note=note, overwrite=overwrite)
             say(f"saved {fitted!r} to {save}")
-    say_skipped(n_skipped)
+    say_skipped(rows.n_samples - fitted.n_samples_seen_)
 
 
-def say_written(written: Source | None, out: Path) -> None:
-    """How many rows were written, unless they can't be read again."""
-    if written is not None:
+def write(fitted: Repair, rows: Source, out: Path, overwrite: bool) -> int:
+    """Write the repaired rows and say so; returns the number of rows left out."""
+    n_skipped = fitted.write(rows, out, overwrite=overwrite)
+    if not is_stream(out):
+        written = as_source(out)
         say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+    return n_skipped
 
 
 def made(name: str, params: dict[str, Any]) -> Repair:
@@ -174,10 +175,8 @@ def apply(
     guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
     rows = options.open(source)
-    with options.running() as run:
-        written = fitted.transform(rows, out=out, overwrite=overwrite)
-        say_written(written, out)
-        n_skipped = run.n_skipped
+    with options.running():
+        n_skipped = write(fitted, rows, out, overwrite)
     say_skipped(n_skipped)
     warn_if_of_tokens(fitted)
     warn_if_far(fitted, rows)

@@ -62,8 +62,8 @@ def report(
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
     rows = options.open(source)
-    with options.running(checkpoint) as run:
-        write(
+    with options.running():
+        geometry = write(
             rows,
             page,
             repairs=repair or (),
@@ -72,9 +72,9 @@ def report(
             title=title or Path(source).name,
             seed=seed,
             overwrite=overwrite,
+            checkpoint=checkpoint,
         )
-        n_skipped = run.n_skipped
-    say_skipped(n_skipped)
+    say_skipped(geometry.n_skipped)
     if not is_stream(page):
         size = os.path.getsize(paths.normal(page))
         typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

@@ -1,15 +1,19 @@
-"""Where the work runs: the only place that knows."""
+"""Where the work runs. No other part of the package knows."""
 
 from isotropy.engines.base import Engine
+from isotropy.engines.checkpoint import Checkpoint, open_checkpoint
 from isotropy.engines.local import Local, over_threads
-from isotropy.engines.run import Progress, map_rows, named, reduce, using
+from isotropy.engines.passes import PassProgress, Reduced, map_rows, named, reduce, using
 
 __all__ = [
+    "Checkpoint",
     "Engine",
     "Local",
-    "Progress",
+    "PassProgress",
+    "Reduced",
     "map_rows",
     "named",
+    "open_checkpoint",
     "over_threads",
     "reduce",
     "using",

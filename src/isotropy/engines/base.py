@@ -1,16 +1,17 @@
-"""What an engine promises, and the work on one chunk that all of them share."""
+"""The base class of every engine, and the work on one chunk that all engines share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from isotropy.checks import Array
 from isotropy.sources import Chunk, Source
 from isotropy.stats import Statistic
 
-Rows = Callable[[Array], Array]
+RowFunction = Callable[[Array], Array]
 Report = Callable[[int], None]
 
 
@@ -47,72 +48,63 @@ def fresh(statistics: Sequence[Statistic]) -> Partial:
     return Partial([statistic.empty() for statistic in statistics])
 
 
-class Pass(Protocol):
-    """Where one pass keeps what is done, so that a later run can go on from it."""
+class PassCheckpoint:
+    """What one pass has finished, for a later run to resume from. This base class saves nothing.
+
+    A pass is split into runs of consecutive chunks.
+    """
 
     def settled(self, statistics: Sequence[Statistic]) -> list[Statistic] | None:
-        """The statistics as the first rows had settled them, None where that is to be done."""
-        ...
+        """The statistics as the first rows settled them; None if they still have to."""
+        needed = any(statistic.needs_rows for statistic in statistics)
+        return None if needed else list(statistics)
 
     def settle(self, statistics: Sequence[Statistic]) -> None:
-        """Keep what the first rows have settled."""
-        ...
+        """Save the statistics as the first rows settled them."""
 
     def n_runs(self, proposed: int) -> int:
-        """In how many parts the pass was begun, `proposed` where it was not."""
-        ...
-
-    def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
-        """What part `run`, which has these chunks, had done; None where that is nothing."""
-        ...
-
-    def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
-        """Keep what part `run`, which has these chunks, has done."""
-        ...
-
-
-class Forgetful:
-    """A pass that keeps nothing."""
-
-    def settled(self, statistics: Sequence[Statistic]) -> list[Statistic] | None:
-        settled = not any(statistic.needs_rows for statistic in statistics)
-        return list(statistics) if settled else None
-
-    def settle(self, statistics: Sequence[Statistic]) -> None:
-        pass
-
-    def n_runs(self, proposed: int) -> int:
+        """The number of runs that the pass was started with; `proposed` if it is new."""
         return proposed
 
     def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
+        """What run number `run`, which has these chunks, had finished; None if nothing."""
         return None
 
     def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
-        pass
+        """Save what run number `run`, which has these chunks, has finished."""
 
 
-class Engine(Protocol):
-    """Runs work over a source; the only place that knows where."""
+class Engine(ABC):
+    """Runs work over a source, and is the only part of the package that knows where.
 
-    in_process: bool
+    Attributes
+    ----------
+    name : str
+        Part of the key of a checkpoint: engines whose results differ in the last digits must have
+        different names.
+    in_process : bool
+        Whether the rows are read in this process.
+    """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    in_process: bool = True
 
+    @abstractmethod
     def reduce(
-        self, source: Source, statistics: Sequence[Statistic], kept: Pass, report: Report
+        self,
+        source: Source,
+        statistics: Sequence[Statistic],
+        checkpoint: PassCheckpoint,
+        report: Report,
     ) -> Partial:
         """The statistics, which are empty, after one pass over the source."""
-        ...
 
-    def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
+    @abstractmethod
+    def map(self, source: Source, function: RowFunction, sink: Any, report: Report) -> int:
         """Write function(rows) of every chunk to the sink, in order; returns rows left out."""
-        ...
 
-    def check(self, sink: Any) -> None:
-        """Raise where the engine cannot write to the sink."""
-        ...
+    def check(self, sink: Any) -> None:  # noqa: B027
+        """Raise if the engine cannot write to the sink."""
 
-    def close(self) -> None:
-        """Let go of what the engine has started."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Release what the engine has started."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from isotropy import stored
+from isotropy import checks, stored
 from isotropy._version import __version__
-from isotropy.engines.base import Partial
+from isotropy.engines.base import Partial, PassCheckpoint
 from isotropy.errors import InputError, one_line, reason
 from isotropy.sources import Chunk, Source
 from isotropy.sources.guard import output_path
@@ -38,6 +38,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Any) -> None:
+        folder = checks.path(folder, "checkpoint")
         self.folder = Path(output_path(folder, "checkpoint"))
         self.n_passes = 0
         name = shown(folder)
@@ -53,16 +54,14 @@ class Checkpoint:
         if not is_free:
             raise InputError(f"{name} holds other things than a checkpoint. Choose a new folder.")
 
-    def next_pass(
-        self, engine: str, source: Source, statistics: Sequence[Statistic]
-    ) -> CheckpointedPass:
+    def next_pass(self, engine: str, source: Source, statistics: Sequence[Statistic]) -> PassFolder:
         """The pass that follows, new or begun before."""
         folder = self.folder / f"pass-{self.n_passes:03d}"
         self.n_passes += 1
-        identity = getattr(source, "identity", None)
+        identity = source.identity()
         if identity is None:
             raise InputError("a checkpoint needs files or arrays as its source.")
-        key = _digest([engine, identity(), [_settings(s) for s in statistics]])
+        key = _digest([engine, identity, [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
             if _begun(begun)["key"] != key:
@@ -76,10 +75,15 @@ class Checkpoint:
                     with contextlib.suppress(OSError):
                         stale.unlink()
         sweep(str(folder))
-        return CheckpointedPass(folder, key, statistics, len(source.chunks()), source.n_features)
+        return PassFolder(folder, key, statistics, len(source.chunks()), source.n_features)
 
 
-class CheckpointedPass:
+def open_checkpoint(folder: Any) -> Checkpoint | None:
+    """The checkpoint in a folder; None for None."""
+    return None if folder is None else Checkpoint(folder)
+
+
+class PassFolder(PassCheckpoint):
     """The folder of one pass: a file for each of its runs, and what its first rows settled."""
 
     def __init__(

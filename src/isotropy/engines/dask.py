@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from isotropy import checks
-from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
 from isotropy.engines.local import n_threads, write_part
 from isotropy.errors import ClusterError, InputError, MissingExtraError
 from isotropy.linalg import one_blas_thread
@@ -52,7 +52,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class Dask:
+class Dask(Engine):
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
 
     Chunks are read where they are computed, two to a task until the last group. In `reduce`,
@@ -113,13 +113,17 @@ class Dask:
             self._opened = opened.pop_all()
 
     def reduce(
-        self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
+        self,
+        source: Source,
+        statistics: Sequence[Any],
+        checkpoint: PassCheckpoint,
+        report: Report,
     ) -> Partial:
         chunks = source.chunks()
         n_groups = -(-len(chunks) // GROUP)
-        kept.n_runs(n_groups)
+        checkpoint.n_runs(n_groups)
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        done = [finished(kept, i, group) is not None for i, group in enumerate(groups)]
+        done = [finished(checkpoint, i, group) is not None for i, group in enumerate(groups)]
 
         def submit(i: int, shared: Any) -> Any:
             return self._tree(shared, groups[i], RUN if i + 1 < n_groups else 1)
@@ -128,10 +132,10 @@ class Dask:
         todo = [i for i in range(n_groups) if not done[i]]
         with self._results(todo, submit, source, list(statistics)) as results:
             for i, group in enumerate(groups):
-                partial = finished(kept, i, group) if done[i] else next(results)
+                partial = finished(checkpoint, i, group) if done[i] else next(results)
                 assert partial is not None
                 if not done[i]:
-                    kept.save(i, partial, group)
+                    checkpoint.save(i, partial, group)
                 report(sum(chunk.n_rows for chunk in group))
                 merged.merge(partial)
         return merged
@@ -150,7 +154,7 @@ class Dask:
             ]
         return level[0]
 
-    def map(self, source: Source, function: Rows, sink: Any, report: Report) -> int:
+    def map(self, source: Source, function: RowFunction, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
         chunks = source.chunks()
 
@@ -437,9 +441,9 @@ def executed_here(dask_worker: Any) -> list[str]:
     return [task.key for task in dask_worker.state.executing]
 
 
-def finished(kept: Pass, run: int, group: list[Chunk]) -> Partial | None:
+def finished(checkpoint: PassCheckpoint, run: int, group: list[Chunk]) -> Partial | None:
     """What is kept of a group that was read to its end, None where there is nothing such."""
-    found = kept.load(run, group)
+    found = checkpoint.load(run, group)
     return found if found is not None and found.n_chunks == len(group) else None
 
 

@@ -1,16 +1,18 @@
-"""This machine's cores: chunks over threads, one BLAS thread each."""
+"""The cores of this machine: chunks are spread over threads, with one BLAS thread each."""
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
 from isotropy.linalg import one_blas_thread
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
@@ -18,11 +20,11 @@ from isotropy.stats import Statistic
 T = TypeVar("T")
 R = TypeVar("R")
 
-_inside = threading.local()
+_in_pool = ContextVar("isotropy-in-pool", default=False)
 
 
 def n_threads() -> int:
-    """Cores that this process may use, and no more than OMP_NUM_THREADS says."""
+    """The number of cores that this process may use, at most OMP_NUM_THREADS."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(cores or 1, int(asked)) if asked.isdecimal() and int(asked) else cores or 1
@@ -31,14 +33,14 @@ def n_threads() -> int:
 def over_threads(
     work: Callable[[T], R], items: Sequence[T], stop: Callable[[], object] = bool
 ) -> list[R]:
-    """[work(item) for item in items], with threads that do not fight over cores with BLAS.
+    """[work(item) for item in items], in threads that don't compete with BLAS for cores.
 
-    Within such a thread it is a plain loop: the cores are taken. When one fails, or on Ctrl-C,
+    In such a thread it is a plain loop, since the cores are taken. If an item fails, or on Ctrl-C,
     `stop` is called to tell the others.
     """
-    if len(items) < 2 or n_threads() < 2 or getattr(_inside, "thread", False):
+    if len(items) < 2 or n_threads() < 2 or _in_pool.get():
         return [work(item) for item in items]
-    with one_blas_thread(), pool(len(items)) as threads:
+    with one_blas_thread(), ThreadPool(len(items)) as threads:
         try:
             return list(threads.map(work, items))
         except BaseException:
@@ -46,42 +48,50 @@ def over_threads(
             raise
 
 
-def pool(n_items: int) -> ThreadPoolExecutor:
-    """Threads for at most n_items at a time that know they are such threads."""
+class ThreadPool(ThreadPoolExecutor):
+    """Threads that run work with the caller's settings, and know that they are in a pool."""
 
-    def enter() -> None:
-        _inside.thread = True
+    def __init__(self, n_items: int) -> None:
+        super().__init__(min(n_items, n_threads()))
 
-    return ThreadPoolExecutor(min(n_items, n_threads()), initializer=enter)
+    def submit(self, work: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
+        def run() -> R:
+            _in_pool.set(True)
+            return work(*args, **options)
+
+        return super().submit(contextvars.copy_context().run, run)
 
 
-class Local:
+class Local(Engine):
     """Threads of this process.
 
-    In `reduce` each thread takes one run of consecutive chunks, and the runs are merged in
-    their order: the result does not depend on which thread was first.
+    In `reduce`, each thread takes one run of consecutive chunks, and the runs are merged in order:
+    the result does not depend on which thread finishes first.
     """
 
     name = "local"
-    in_process = True
 
     def reduce(
-        self, source: Source, statistics: Sequence[Statistic], kept: Pass, report: Report
+        self,
+        source: Source,
+        statistics: Sequence[Statistic],
+        checkpoint: PassCheckpoint,
+        report: Report,
     ) -> Partial:
         chunks = source.chunks()
-        n_runs = kept.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
+        n_runs = checkpoint.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
         bounds = [len(chunks) * i // n_runs for i in range(n_runs + 1)]
         stopped = threading.Event()
 
         def follow(run: int) -> Partial:
             mine = chunks[bounds[run] : bounds[run + 1]]
-            partial = kept.load(run, mine) or fresh(statistics)
+            partial = checkpoint.load(run, mine) or fresh(statistics)
             report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
             for chunk in mine[partial.n_chunks :]:
                 if stopped.is_set():
                     break
                 partial.add(source, chunk, report)
-                kept.save(run, partial, mine)
+                checkpoint.save(run, partial, mine)
             return partial
 
         merged, *others = over_threads(follow, range(n_runs), stopped.set)
@@ -89,8 +99,10 @@ class Local:
             merged.merge(partial)
         return merged
 
-    def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:
-        """Chunks are read and mapped by threads, a few ahead of the one that is written."""
+    def map(
+        self, source: Source, function: RowFunction, sink: Sink | PartsSink, report: Report
+    ) -> int:
+        """Threads read and map a few chunks ahead of the one being written."""
 
         def work(chunk: Chunk) -> list[Batch]:
             return [
@@ -101,7 +113,7 @@ class Local:
         n_skipped = 0
         chunks = iter(source.chunks())
         n_ahead = n_threads()
-        with one_blas_thread(), pool(n_ahead) as threads, sink:
+        with one_blas_thread(), ThreadPool(n_ahead) as threads, sink:
             waiting: deque[Future[list[Batch]]] = deque(
                 threads.submit(work, chunk) for chunk in itertools.islice(chunks, n_ahead)
             )
@@ -121,15 +133,9 @@ class Local:
                 raise
         return n_skipped
 
-    def check(self, sink: Any) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
-
-
-def write_part(source: Source, function: Rows, sink: Any, number: int, chunk: Chunk) -> int:
-    """Write one chunk as a part of a folder; returns rows left out."""
+def write_part(source: Source, function: RowFunction, sink: Any, number: int, chunk: Chunk) -> int:
+    """Write one chunk as a part of a folder; returns the number of rows left out."""
     n_skipped = 0
     with sink.part(number) as part:
         for batch in source.read(chunk):

@@ -1,33 +1,28 @@
-"""A torch device: chunks are copied there while the one before is computed."""
+"""A torch device: each chunk is copied there while the previous one is being computed."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
 from isotropy import checks
-from isotropy.engines.base import Partial, Pass, Report, Rows, fresh
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, SourceView
 
 
-class OnDevice:
-    """Another source's rows on a device."""
+class OnDevice(SourceView):
+    """The rows of another source, on a device."""
 
     def __init__(self, source: Source, device: Any, stream: Any) -> None:
-        self.source = source
-        self.place = device
+        super().__init__(source)
+        self.place, self.stream = device, stream
         self.device = str(device)
-        self.n_features = source.n_features
-        self.n_samples = source.n_samples
-        self.stream = stream
-
-    def chunks(self) -> list[Chunk]:
-        return self.source.chunks()
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         import torch
@@ -42,24 +37,17 @@ class OnDevice:
             yield replace(batch, rows=moved)
 
 
-class Torch:
-    """One torch device; the CPU is the local engine, whose numpy views tensors as they are.
+class Torch(Engine):
+    """One torch device. On the CPU it is the local engine, in which numpy reads tensors in place.
 
     Parameters
     ----------
     device : str
-        "cuda", "cuda:1", "cpu", ...; None takes CUDA where there is one.
+        "cuda", "cuda:1", "cpu", ...; None is CUDA if available.
     tf32 : bool
-        Let matrix products of float32 rows use TF32, which is faster and keeps 10 bits of the
-        mantissa: on one set of rows metrics then differed from the CPU's by up to 1.3e-4.
+        Allow TF32 in matrix products of float32 rows. It is faster and keeps 10 bits of the
+        mantissa: on one data set, metrics differed from the CPU's by up to 1.3e-4.
     """
-
-    in_process = True
-
-    @property
-    def name(self) -> str:
-        """Tells apart, for checkpoints, what gives other digits."""
-        return f"torch on {self.device}{' in TF32' if self.tf32 else ''}"
 
     def __init__(self, device: str | None = None, tf32: bool = False) -> None:
         try:
@@ -80,22 +68,30 @@ class Torch:
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
 
+        self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
+
     def reduce(
-        self, source: Source, statistics: Sequence[Any], kept: Pass, report: Report
+        self,
+        source: Source,
+        statistics: Sequence[Any],
+        checkpoint: PassCheckpoint,
+        report: Report,
     ) -> Partial:
         if self.device.type == "cpu":
-            return Local().reduce(source, statistics, kept, report)
-        kept.n_runs(1)
+            return Local().reduce(source, statistics, checkpoint, report)
+        checkpoint.n_runs(1)
         chunks = source.chunks()
-        partial = kept.load(0, chunks) or fresh(statistics)
+        partial = checkpoint.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
         with self._precision():
             for ready in self._ahead(source, chunks[partial.n_chunks :]):
                 partial.add(ready, ready.chunk, report)
-                kept.save(0, partial, chunks)
+                checkpoint.save(0, partial, chunks)
         return partial
 
-    def map(self, source: Source, function: Rows, sink: Sink | PartsSink, report: Report) -> int:
+    def map(
+        self, source: Source, function: RowFunction, sink: Sink | PartsSink, report: Report
+    ) -> int:
         if self.device.type == "cpu":
             return Local().map(source, function, sink, report)
         n_skipped = 0
@@ -107,16 +103,10 @@ class Torch:
                     report(batch.rows.shape[0] + batch.n_skipped)
         return n_skipped
 
-    def check(self, sink: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
     def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[ReadChunk]:
-        """Each chunk on the device, read and copied while the one before is in use.
+        """Each chunk on the device, read and copied while the previous one is in use.
 
-        The reader copies on a stream of its own and hands a chunk on when it is there.
+        The reader copies on its own stream, and hands over a chunk once it has arrived.
         """
         import torch
 
@@ -125,7 +115,7 @@ class Torch:
             future = None
             for chunk in [*chunks, None]:
                 previous = future
-                future = chunk and reader.submit(ReadChunk, moved, chunk)
+                future = chunk and reader.submit(copy_context().run, ReadChunk, moved, chunk)
                 if previous:
                     yield previous.result()
 
@@ -150,5 +140,5 @@ class ReadChunk(OnDevice):
         self.batches = list(source.read(chunk))
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
-        while self.batches:  # each is let go as soon as it was used
+        while self.batches:  # each is freed as soon as it has been used
             yield self.batches.pop(0)

@@ -298,7 +298,7 @@ class Fits:
 
     def moments(self, level: str) -> Moments:
         if level not in self._moments:
-            (self._moments[level],) = reduce(self.source(level), [Moments()])
+            (self._moments[level],) = reduce(self.source(level), [Moments()]).states
         return self._moments[level]
 
     def _clustered(self, candidate: Candidate, repair: ClusterRemoval) -> Repair:

@@ -16,7 +16,7 @@ import scipy.linalg
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import reduce
+from isotropy.engines import Checkpoint, reduce
 from isotropy.errors import IsotropyWarning, public
 from isotropy.linalg import Floats
 from isotropy.sources import ArraySource, Source, as_source
@@ -222,6 +222,7 @@ class Statistics:
     device: str = "cpu"
     center: bool = False
     exponent: int = 0
+    n_skipped: int = 0
     partition: Partition | None = None
     unsure: Projections | None = field(default=None, repr=False)
     """Along the eigenvectors whose eigenvalues rounding blurs."""
@@ -334,6 +335,7 @@ def gather(
     sample_weight: object = None,
     center: bool = False,
     random_state: int = 0,
+    checkpoint: Checkpoint | None = None,
 ) -> Statistics:
     """The statistics named in `needs`, in one pass over X, or two with "partition".
 
@@ -356,20 +358,22 @@ def gather(
     if "partition" in needs:
         needs |= {"moments", "directions"}
     names = [name for name in ("moments", "directions", "sample") if name in needs]
-    for name, found in zip(
-        names, reduce(source, [getattr(statistics, name) for name in names]), strict=True
-    ):
+    done = reduce(source, [getattr(statistics, name) for name in names], checkpoint)
+    statistics.n_skipped = done.n_skipped
+    for name, found in zip(names, done.states, strict=True):
         setattr(statistics, name, found)
     if "moments" in needs:
         statistics.exponent = statistics.moments.exponent
         statistics.moments = statistics.moments.at_unit_scale
-        _look_closer(source, statistics, needs)
+        _look_closer(source, statistics, needs, checkpoint)
     if "partition" in needs:
-        statistics.partition = _partition(source, statistics, random_state)
+        statistics.partition = _partition(source, statistics, random_state, checkpoint)
     return statistics
 
 
-def _look_closer(source: Source, statistics: Statistics, needs: set[str]) -> None:
+def _look_closer(
+    source: Source, statistics: Statistics, needs: set[str], checkpoint: Checkpoint | None
+) -> None:
     """Read the rows again for what the rounding of X'X hides, where it hides something."""
     wanted: dict[str, Projections] = {}
     if needs & {"spectrum", "partition"} and statistics.n_unsure:
@@ -382,7 +386,8 @@ def _look_closer(source: Source, statistics: Statistics, needs: set[str]) -> Non
     for _ in range(PASSES):
         if not wanted:
             return
-        for name, found in zip(wanted, reduce(source, list(wanted.values())), strict=True):
+        done = reduce(source, list(wanted.values()), checkpoint)
+        for name, found in zip(wanted, done.states, strict=True):
             setattr(statistics, name, found)
         wanted = _closer_still(statistics) if "unsure" in wanted else {}
 
@@ -405,7 +410,9 @@ def _closer_still(statistics: Statistics) -> dict[str, Projections]:
     return {"unsure": Projections(basis, found.center, found.exponent)}
 
 
-def _partition(source: Source, statistics: Statistics, random_state: int) -> Partition:
+def _partition(
+    source: Source, statistics: Statistics, random_state: int, checkpoint: Checkpoint | None
+) -> Partition:
     values, vectors = statistics.gram
     groups = repeated(values)
     moved = np.zeros(len(values), dtype=bool)
@@ -419,7 +426,8 @@ def _partition(source: Source, statistics: Statistics, random_state: int) -> Par
         mean = linalg.scaled(statistics.mean, -statistics.exponent)
         shift = float(linalg.lengths(mean[None])[0])
     longest = 1.001 * (statistics.directions.norm_max + shift)
-    (partition,) = reduce(source, [LogPartition(np.concatenate(bases, axis=1), mean, longest)])
+    wanted = LogPartition(np.concatenate(bases, axis=1), mean, longest)
+    (partition,) = reduce(source, [wanted], checkpoint).states
     logs = np.stack([linalg.to_numpy(partition.log_plus), linalg.to_numpy(partition.log_minus)])
     d, width = len(values), int(moved.sum())
     rotated = tuple(logs[:, i : i + width] for i in range(d, logs.shape[1], max(width, 1)))
@@ -451,8 +459,7 @@ def _rotated(vectors: Floats, groups: list[list[int]], random: np.random.Generat
 
 def all_rows(X: Any, sample_weight: object) -> tuple[Array, Floats | None]:
     """All rows and their weights, for the metrics that compare rows with each other."""
-    source = as_source(X, sample_weight)
-    source = getattr(source, "bare", lambda: source)()
+    source = as_source(X, sample_weight).bare()
     if isinstance(source, ArraySource) and not source.skip_bad_rows:
         rows = linalg.native(source.X)
         checks.finite(rows)

@@ -28,13 +28,13 @@ from isotropy.models.static import StaticModel, StaticPooling
 from isotropy.models.texts import Span, Text, Texts, open_texts, plain_text
 from isotropy.models.tokens import Integers, Stack, TokenRows, joined, labels
 from isotropy.progress import ProgressBar
-from isotropy.sources.base import Batch, Chunk
+from isotropy.sources.base import Batch, Chunk, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TextSource:
+class TextSource(Source):
     """The vectors of texts as a source; a block of texts is encoded each time it is read.
 
     With one row per token, texts are tokenised when the source is made, to count the rows. Other
@@ -42,8 +42,6 @@ class TextSource:
     columns of their file.
     """
 
-    device = "cpu"
-    dtype = "float32"
     text_column: str | None = None
 
     def __init__(self, encoder: Encoder, texts: Texts) -> None:
@@ -74,13 +72,11 @@ class TextSource:
         yield Batch(chunk.first_row, found.rows, carried=carried)
 
     def bare(self) -> TextSource:
-        """The same source without the other columns."""
         found = copy.copy(self)
         found._carry = False
         return found
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that identify these rows."""
         texts = hashlib.sha256()
         for block in self.texts.blocks():
             for text in self.texts.read(block):

@@ -14,7 +14,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotropy import checks, linalg, stored
 from isotropy.checks import Array
-from isotropy.engines import Engine, map_rows, reduce, using
+from isotropy.engines import (
+    Checkpoint,
+    Engine,
+    Reduced,
+    map_rows,
+    open_checkpoint,
+    reduce,
+    using,
+)
 from isotropy.errors import InputError, NotAffineError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
@@ -35,8 +43,8 @@ WIDE = 1e15  # if one of them is above this or below 1/this, float32 rows are re
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `fit_source(source)` and `apply(rows, out)`. It lists its fitted arrays in
-    `learned`, with the shape and bounds that are checked on loading, and is registered under its
+    A subclass defines `fit_source(source, checkpoint)` and `apply(rows, out)`. Its fitted arrays are
+    listed in `learned`, with shape and bounds that are checked on loading. It is registered under its
     `name`. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" or
     "sentence" if the file that it was loaded from says which rows it is for, otherwise "".
 
@@ -89,10 +97,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
-        with using(engine, checkpoint=checkpoint) as run:
-            self.fit_source(source)
+        kept = open_checkpoint(checkpoint)
+        with using(engine):
+            self.n_samples_seen_ = self.fit_source(source, kept)
             self._check_learned()
-            self.n_samples_seen_ = source.n_samples - run.n_skipped
         return self
 
     def transform(
@@ -123,24 +131,25 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             With `out`, a source of the file written, or None if that is a pipe.
         """
         if out is not None:
-            return self._stream(X, out, engine, overwrite)
+            self.write(X, out, engine=engine, overwrite=overwrite)
+            return None if is_stream(out) else as_source(out)
         check_is_fitted(self)
         rows = self._rows(X, self.n_features_in_)
         if not checks.is_tensor(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         return as_given(self._repaired(rows, 0), X)
 
-    def _stream(
-        self, X: Any, out: Any, engine: str | Engine | None, overwrite: bool
-    ) -> Source | None:
+    def write(
+        self, X: Any, out: Any, *, engine: str | Engine | None = None, overwrite: bool = False
+    ) -> int:
+        """Write the repaired rows to `out`, as `transform` does; returns the rows left out."""
         check_is_fitted(self)
         guard({"out": out}, {"X": X}, overwrite=overwrite)
         source = as_source(X)
         checks.width(source.n_features, self.n_features_in_)
         with using(engine):
             sink = open_target(out, self._n_features_out, source, overwrite=overwrite)
-            map_rows(source, self._repaired, sink)
-        return None if is_stream(out) else as_source(out)
+            return map_rows(source, self._repaired, sink)
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from the rows that the repair was fitted on.
@@ -298,8 +307,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Compute what `apply` needs besides the fitted arrays; called after loading."""
 
     @abstractmethod
-    def fit_source(self, source: Source) -> None:
-        """Learn from the rows."""
+    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
+        """Learn from the rows, with `checkpoint` given to `reduce`; returns their number."""
 
     @abstractmethod
     def apply(self, rows: Array, out: Array) -> None:
@@ -382,14 +391,13 @@ class SummedRepair(Repair):
         first = not hasattr(self, "statistic_")
         source = self._source(X, sample_weight, reset=first)
         self._check_params()
-        with using(None) as run:
-            found, moments = self._gathered(source)
-            n_new = source.n_samples - run.n_skipped
-        self.n_samples_seen_ = n_new + (0 if first else self.n_samples_seen_)
+        found = self._gathered(source)
+        statistic, moments = found.states[0], found.states[-1]
+        self.n_samples_seen_ = found.n_samples + (0 if first else self.n_samples_seen_)
         if first:
-            self.statistic_, self.moments_ = found, moments
+            self.statistic_, self.moments_ = statistic, moments
         else:
-            self._add(found, moments)
+            self._add(statistic, moments)
         self.solve(self.statistic_)
         self._check_learned()
         return self
@@ -422,18 +430,16 @@ class SummedRepair(Repair):
         self.solve(self.statistic_)
         return self
 
-    def fit_source(self, source: Source) -> None:
-        self.statistic_, self.moments_ = self._gathered(source)
+    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
+        found = self._gathered(source, checkpoint)
+        self.statistic_, self.moments_ = found.states[0], found.states[-1]
         self.solve(self.statistic_)
+        return found.n_samples
 
-    def _gathered(self, source: Source) -> tuple[Statistic, Moments]:
-        """The statistic and the moments of the rows: one and the same where it is those."""
-        if self.statistic is Moments:
-            (moments,) = reduce(source, [Moments()])
-            return moments, moments
-        statistics: list[Any] = [self.statistic(), Moments()]
-        found, moments = reduce(source, statistics)
-        return found, moments
+    def _gathered(self, source: Source, checkpoint: Checkpoint | None = None) -> Reduced[Any]:
+        """The statistic and the moments of the rows, which may be one and the same."""
+        kinds: dict[Any, None] = dict.fromkeys([self.statistic, Moments])
+        return reduce(source, [kind() for kind in kinds], checkpoint)
 
     def _add(self, statistic: Statistic, moments: Moments | None) -> None:
         """Merge a statistic and moments of other rows."""

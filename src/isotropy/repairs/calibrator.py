@@ -97,7 +97,8 @@ class ScoreCalibrator:
         n_pairs, seed = int(self.n_pairs), int(self.random_state)
         source = as_source(X)
         labels = _labels(groups, source.n_samples)
-        (sample,) = reduce(source, [Sample(SAMPLE_ROWS, seed)])
+        found = reduce(source, [Sample(SAMPLE_ROWS, seed)])
+        (sample,) = found.states
         numbers, rows = linalg.to_numpy(sample.numbers), linalg.to_numpy(sample.rows)
         kinds = numbers if labels is None else labels[numbers]
         if repair is not None:
@@ -108,7 +109,7 @@ class ScoreCalibrator:
         kinds = np.stack([kinds[kept], _alike(rows[kept])])
         pairs = _pairs(kinds, n_pairs, np.random.default_rng(seed))
         self._learn(_cosines(linalg.unit_rows(rows[kept]), pairs))
-        self.n_samples_seen_, self.n_features_in_ = source.n_samples, source.n_features
+        self.n_samples_seen_, self.n_features_in_ = found.n_samples, source.n_features
         self.repair_, self.note_ = None if repair is None else repair.name, ""
         return self
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import over_threads, reduce
+from isotropy.engines import Checkpoint, Reduced, over_threads, reduce
 from isotropy.errors import InputError, IsotropyWarning, NotAffineError, public
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
@@ -130,7 +130,7 @@ class ClusterRemoval(Repair):
         if past or not np.array_equal(there, np.arange(n_removed) < self.n_components_[:, None]):
             raise InputError("components_ must have n_components_ directions each, but does not")
 
-    def fit_source(self, source: Source) -> None:
+    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         name = type(self).__name__
         n_removed = n_directions(self.n_components, source.n_features)
         n_clusters = min(self.n_clusters, source.n_samples)
@@ -141,9 +141,11 @@ class ClusterRemoval(Repair):
                 IsotropyWarning,
                 stacklevel=4,
             )
-        centroids = kmeans(source, n_clusters, self.random_state)
+        centroids = kmeans(source, n_clusters, self.random_state, checkpoint)
         size = unit_of(centroids)
-        found = large_clusters(over(source, size), linalg.scaled(centroids, size), n_removed + 2)
+        centroids = linalg.scaled(centroids, size)
+        done = large_clusters(over(source, size), centroids, n_removed + 2, checkpoint)
+        (found,) = done.states
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
         self.moments_ = merged_moments(found).times(size)
         self.cluster_centers_ = linalg.scaled(found.centroids, -size)
@@ -152,6 +154,7 @@ class ClusterRemoval(Repair):
         self.components_ = np.zeros((len(parts), max(self.n_components_), source.n_features))
         for row, part in zip(self.components_, parts, strict=True):
             row[: len(part)] = part
+        return done.n_samples
 
     def apply(self, rows: Array, out: Array) -> None:
         means, components = like(self.means_, rows), like(self.components_, rows)
@@ -172,14 +175,16 @@ class ClusterRemoval(Repair):
         )
 
 
-def large_clusters(source: Source, centroids: Floats, n_least: int) -> ClusterMoments:
+def large_clusters(
+    source: Source, centroids: Floats, n_least: int, checkpoint: Checkpoint | None
+) -> Reduced[ClusterMoments]:
     """Moments of the clusters with at least n_least rows, or of the largest one alone.
 
     Rows of smaller clusters join the nearest other cluster.
     """
     while True:
-        (found,) = reduce(source, [ClusterMoments(centroids)])
-        sizes = np.array([cluster.n_rows for cluster in found.clusters])
+        found = reduce(source, [ClusterMoments(centroids)], checkpoint)
+        sizes = np.array([cluster.n_rows for cluster in found.states[0].clusters])
         large = sizes >= n_least
         if not large.any():
             large[int(sizes.argmax())] = True

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import reduce
+from isotropy.engines import Checkpoint, reduce
 from isotropy.errors import InputError
 from isotropy.linalg import like
 from isotropy.repairs.base import Invertible
@@ -103,10 +103,11 @@ class Flow(Invertible):
         checks.real(self.learning_rate, "learning_rate", 0.0)
         checks.integer(self.random_state, "random_state", 0, LARGEST_SEED)
 
-    def fit_source(self, source: Source) -> None:
+    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         from isotropy.losses import base
 
-        (moments,) = reduce(source, [Moments()])
+        done = reduce(source, [Moments()], checkpoint)
+        (moments,) = done.states
         found = Standardize().fit_statistic(moments)
         self.moments_, self.mean_, self.scale_ = moments, found.mean_, found.scale_
         random = np.random.default_rng(self.random_state)
@@ -120,6 +121,7 @@ class Flow(Invertible):
                 f"the training diverged at learning_rate={self.learning_rate:g}. Lower it."
             )
         self._prepare()
+        return done.n_samples
 
     def _network(self) -> Any:
         from isotropy.losses.base import seeded

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import reduce
+from isotropy.engines import Checkpoint, reduce
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Invertible
@@ -155,12 +155,13 @@ class LearnedLayer(Invertible):
         checks.choice(self.metric, "metric", ("accuracy", "matthews"))
         checks.integer(self.random_state, "random_state", 0, (1 << 63) - 1)
 
-    def fit_source(self, source: Source) -> None:
+    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         from isotropy.losses import layer_training
 
         if source.n_features < 2:
             raise InputError("X must have at least 2 features, got 1 feature(s).")
-        (self.moments_,) = reduce(source, [Moments()])
+        found = reduce(source, [Moments()], checkpoint)
+        (self.moments_,) = found.states
         rows, numbers = read_all(source)
         y, head = self._task
         target = targets(y, source.n_samples)[numbers]
@@ -170,6 +171,7 @@ class LearnedLayer(Invertible):
         self.weight_ = weight
         self.bias_ = mean + spread * bias - weight @ mean
         self._prepare()
+        return found.n_samples
 
     def _check_fitted(self) -> None:
         if self.n_epochs_ > self.n_epochs:

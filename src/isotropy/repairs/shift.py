@@ -89,7 +89,7 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     bound = reach(fitted.at_unit_scale) ** 0.5
     outliers = Outliers(fitted.mean, float(linalg.scaled(np.float64(bound), -fitted.exponent)))
     halves: list[Any] = [StripedMoments(height, 0), StripedMoments(height, 1)]
-    first, second, outliers = reduce(source, [*halves, outliers])
+    first, second, outliers = reduce(source, [*halves, outliers]).states
     if not first.n_rows + second.n_rows:
         raise InputError("X must have good rows, got none.")
     exponent = fitted.exponent_with(copy.copy(first).merge(second))

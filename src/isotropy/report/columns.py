@@ -33,11 +33,8 @@ def carried(source: Source, view: View) -> dict[str, list[Any]]:
     """The other columns of the source, at the rows that the view shows."""
     sample = view.geometry.drawn.sample
     numbers = np.asarray(linalg.to_numpy(getattr(sample, "numbers", None)), dtype=np.int64)
-    words = getattr(source, "words", None)
-    if isinstance(words, dict):
-        return _keyed(words, numbers)
-    if not hasattr(source, "bare"):
-        return {}
+    if isinstance(source.words, dict):
+        return _keyed(source.words, numbers)
     place = np.argsort(numbers, kind="stable")
     ordered = numbers[place]
     found: dict[str, list[Any]] = {}

@@ -99,8 +99,11 @@ def write(
     title: str = "",
     seed: int = 0,
     overwrite: bool = False,
-) -> None:
-    """Write the page of a space to one HTML file, which appears only when it is complete.
+    checkpoint: Any = None,
+) -> Geometry:
+    """Write the page of a space to one HTML file, and return its geometry.
+
+    The file appears only when it is complete.
 
     Parameters
     ----------
@@ -120,6 +123,8 @@ def write(
         Seed for samples, pairs and clusters.
     overwrite : bool
         Replace the file if it exists.
+    checkpoint : path, optional
+        See `measure`.
 
     Examples
     --------
@@ -127,16 +132,17 @@ def write(
     >>> from isotropy import Center
     >>> X = np.random.default_rng(0).standard_normal((500, 8)) + 1
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(X, f"{folder}/report.html", repairs=[Center().fit(X)])
+    ...     geometry = write(X, f"{folder}/report.html", repairs=[Center().fit(X)])
     ...     print(open(f"{folder}/report.html").read(15))
     <!doctype html>
     """
     target = check_page(path, X, repairs, evidence, layers, overwrite=overwrite)
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
-    text = page(X, repairs=repairs, evidence=evidence, layers=layers, title=title, seed=seed)
+    text, geometry = _page(X, repairs, evidence, layers, title, seed, checkpoint)
     with explained(target), whole(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
+    return geometry
 
 
 def check_page(
@@ -172,38 +178,49 @@ def page(
     title: str = "Embedding space",
     seed: int = 0,
 ) -> str:
-    """The HTML of the page; for the parameters see `write`."""
+    """The HTML of the page; for its parameters, see `write`."""
+    return _page(X, repairs, evidence, layers, title, seed)[0]
+
+
+def _page(
+    X: Any,
+    repairs: Sequence[Any],
+    evidence: Sequence[Any],
+    layers: Any,
+    title: str,
+    seed: int,
+    checkpoint: Any = None,
+) -> tuple[str, Geometry]:
     fitted = [_fitted(repair) for repair in repairs]
     known = [inputs.opened(found) for found in evidence]
     by_layer = [] if layers is None else layer_sections(opened_layers(layers))
-    views = _views(X, fitted, seed)
+    views = _views(X, fitted, seed, checkpoint)
     sections = [*space_sections(views), *by_layer]
     if known:
         sections.append(evidence_section(known))
     template = _environment().get_template("page.html")
     first = views[0]
-    return str(
-        template.render(
-            title=title,
-            version=__version__,
-            geometry=first.geometry,
-            sampled=first.sampled,
-            seed=seed,
-            numbers=NUMBERS,
-            written=_numbers(first.geometry),
-            views=views,
-            sections=sections,
-            evidence=known,
-            colourings=list(colourings(first)),
-            data=_data(views, sections),
-            style=_static("page.css"),
-            script=_static("page.js"),
-            plotly=_static("plotly-gl3d.min.js"),
-        )
+    text = template.render(
+        title=title,
+        version=__version__,
+        geometry=first.geometry,
+        sampled=first.sampled,
+        seed=seed,
+        numbers=NUMBERS,
+        written=_numbers(first.geometry),
+        views=views,
+        sections=sections,
+        evidence=known,
+        colourings=list(colourings(first)),
+        data=_data(views, sections),
+        style=_static("page.css"),
+        script=_static("page.js"),
+        plotly=_static("plotly-gl3d.min.js"),
     )
+    return text, first.geometry
 
 
-def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
+def _views(X: Any, repairs: Sequence[Repair], seed: int, checkpoint: Any) -> list[View]:
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
@@ -218,7 +235,7 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int) -> list[View]:
             )
         return [View(X, seed=seed)]
     source = as_source(X)
-    first = View(measure(source, random_state=seed), seed=seed)
+    first = View(measure(source, random_state=seed, checkpoint=checkpoint), seed=seed)
     first.columns.update(carried(source, first))
     named = zip(_names(repairs), repairs, strict=True)
     return [first, *(repaired(source, repair, name, first) for name, repair in named)]

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.engines import using
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.geometry import Geometry, measure
 from isotropy.kmeans import kmeans
@@ -91,8 +90,7 @@ class View:
         """Cosines of random pairs of the sampled rows; none if all rows are equal."""
         if len(np.unique(self.rows[self.rows.any(axis=1)], axis=0)) < 2:
             return np.empty(0)
-        with using("local"):  # too few rows for a checkpoint
-            calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
+        calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
         return calibrator.scores_.astype(np.float64)
 
     @property
@@ -135,8 +133,7 @@ class View:
     def clusters(self) -> NDArray[np.int64]:
         """The k-means cluster of each sampled row; 0 is the largest cluster."""
         rows = np.ascontiguousarray(self.rows)
-        with using("local"):
-            centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
+        centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
         labels, _ = linalg.nearest(rows, linalg.like(centroids, rows))
         order = np.argsort(-np.bincount(labels, minlength=len(centroids)), kind="stable")
         found: NDArray[np.int64] = np.argsort(order)[labels]
@@ -150,10 +147,12 @@ class View:
         for cluster in np.unique(self.clusters):
             members = self.clusters == cluster
             centred[members] -= rows[members].mean(axis=0)
-        with warnings.catch_warnings(), using("local"):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", IsotropyWarning)
-            whole, parts = (measure(x, WITHIN_CLUSTERS).values for x in (rows, centred))
-        return {name: (float(whole[name]), float(parts[name])) for name in WITHIN_CLUSTERS}
+            before, after = (
+                measure(x, WITHIN_CLUSTERS, engine="local").values for x in (rows, centred)
+            )
+        return {name: (float(before[name]), float(after[name])) for name in WITHIN_CLUSTERS}
 
 
 def as_view(space: Any, name: str = AS_IT_IS, seed: int = 0) -> View:
@@ -169,13 +168,7 @@ def repaired(source: Source, repair: Repair, name: str, first: View) -> View:
     """The view of the source after a repair, with the same rows as in the first view."""
     width = repair.transform(first.rows[:1]).shape[1]
     mapped = MappedSource(source, repair.transform, width)
-    with (
-        warnings.catch_warnings(),  # charts tell that a whitened space has no basis of its own
-        using(None) as run,
-        using(
-            run.engine, progress=run.progress
-        ),  # a checkpoint belongs to files, not to repaired rows
-    ):
+    with warnings.catch_warnings():  # charts tell that a whitened space has no basis of its own
         warnings.simplefilter("ignore", IsotropyWarning)
         geometry = measure(mapped, random_state=first.seed)
     return View(geometry, name, first.columns, first.seed)

@@ -2,7 +2,7 @@
 
 from isotropy.errors import public
 from isotropy.sources.arrays import ArraySource, MappedSource
-from isotropy.sources.base import Batch, Chunk, Source
+from isotropy.sources.base import Batch, Chunk, Source, SourceView
 from isotropy.sources.files import FileSource
 from isotropy.sources.opening import as_source, open_source
 from isotropy.sources.sinks import PartsSink, Sink, open_sink
@@ -18,6 +18,7 @@ __all__ = [
     "PartsSink",
     "Sink",
     "Source",
+    "SourceView",
     "as_source",
     "open",
     "open_sink",

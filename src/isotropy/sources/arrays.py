@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,10 +14,18 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources.base import Batch, Chunk, Source, default_rows, keep
+from isotropy.sources.base import (
+    Batch,
+    Chunk,
+    Source,
+    SourceView,
+    default_rows,
+    even_chunks,
+    keep,
+)
 
 
-class ArraySource:
+class ArraySource(Source):
     """The rows of an array or tensor, never copied as a whole.
 
     Parameters
@@ -40,37 +49,21 @@ class ArraySource:
         if checks.flag(skip_bad_rows, "skip_bad_rows") and checks.has_mask(X):
             X = checks.unmasked(X)
         self.X = checks.matrix(X)
-        self.weights = checks.weights(sample_weight, self.X.shape[0])
+        self.n_samples, self.n_features = map(int, self.X.shape)
+        self.dtype = str(self.X.dtype).removeprefix("torch.")
+        self.device = str(self.X.device) if checks.is_tensor(self.X) else "cpu"
+        self.paths = mapped_files(self.X)
+        self.weights = checks.weights(sample_weight, self.n_samples)
         self.chunk_rows = chunk_rows
         self.skip_bad_rows = skip_bad_rows
         self._finite: set[Chunk] = set()
         if self.weights is not None and not self.weights.any():
             raise InputError("sample_weight must have a positive sum, got zeros only.")
 
-    @property
-    def n_samples(self) -> int:
-        return int(self.X.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
-    def dtype(self) -> str:
-        """Name of the dtype, such as "float16"."""
-        return str(self.X.dtype).removeprefix("torch.")
-
-    @property
-    def device(self) -> str:
-        return str(self.X.device) if checks.is_tensor(self.X) else "cpu"
-
     def chunks(self) -> list[Chunk]:
         on_device = 1 if self.device == "cpu" else 64  # a device wants fewer, larger products
         rows = self.chunk_rows or on_device * default_rows(self.n_features)
-        return [
-            Chunk(start, min(rows, self.n_samples - start))
-            for start in range(0, self.n_samples, rows)
-        ]
+        return even_chunks(self.n_samples, rows)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
@@ -102,14 +95,24 @@ class ArraySource:
         }
 
 
-class MappedSource:
-    """Another source's rows after `transform`, chunk by chunk.
+def mapped_files(X: Any) -> tuple[str, ...]:
+    """The files that an array is mapped from, if any."""
+    found = []
+    while X is not None:
+        if isinstance(name := getattr(X, "filename", None), (str, os.PathLike)):
+            found.append(os.fspath(name))
+        X = getattr(X, "base", None)
+    return tuple(found)
+
+
+class MappedSource(SourceView):
+    """The rows of another source after `transform`, chunk by chunk.
 
     Parameters
     ----------
     source : Source
     transform : callable
-        Takes and returns rows; the number of rows must stay, their width may change.
+        Takes and returns rows. It must keep their number; their width may change.
     n_features : int
         Width of the transformed rows.
     """
@@ -117,35 +120,18 @@ class MappedSource:
     def __init__(
         self, source: Source, transform: Callable[[Array], Array], n_features: int
     ) -> None:
-        self.source = source
-        self.transform = transform
-        self.n_features = n_features
-
-    @property
-    def n_samples(self) -> int:
-        return self.source.n_samples
-
-    @property
-    def device(self) -> str:
-        return self.source.device
-
-    def chunks(self) -> list[Chunk]:
-        return self.source.chunks()
+        super().__init__(source)
+        self.transform, self.n_features = transform, n_features
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):
             yield replace(batch, rows=self.transform(batch.rows)) if len(batch.rows) else batch
 
-    def bare(self) -> MappedSource:
-        """The same source without the other columns."""
-        source = getattr(self.source, "bare", lambda: self.source)()
-        return MappedSource(source, self.transform, self.n_features)
-
 
 CHUNK_ELEMENTS = 1 << 22  # 16 MB of float32
 
 
-class PickedRows:
+class PickedRows(Source):
     """The rows of an array with these numbers, in this order, as often as each is named.
 
     Parameters
@@ -155,50 +141,33 @@ class PickedRows:
     numbers : array of int
     """
 
-    device = "cpu"
-
     def __init__(self, X: NDArray[Any], numbers: NDArray[np.int64]) -> None:
         self.X, self.numbers = X, numbers
-
-    @property
-    def n_samples(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
+        self.n_samples, self.n_features = len(numbers), int(X.shape[1])
 
     def chunks(self) -> list[Chunk]:
-        rows = max(1, CHUNK_ELEMENTS // self.n_features)
-        return [
-            Chunk(start, min(rows, self.n_samples - start))
-            for start in range(0, self.n_samples, rows)
-        ]
+        return even_chunks(self.n_samples, max(1, CHUNK_ELEMENTS // self.n_features))
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         numbers = self.numbers[chunk.first_row : chunk.first_row + chunk.n_rows]
         yield Batch(chunk.first_row, linalg.native(self.X[numbers]))
 
 
-class Excerpt:
-    """About `n_rows` rows of a source, or all where there are fewer, in evenly spaced chunks.
+class Excerpt(SourceView):
+    """About `n_rows` rows of a source in evenly spaced chunks, or all rows if there are fewer.
 
-    So a large file is judged without reading it: at least four chunks are begun, and no more of
-    each is read than its share of the rows.
+    This makes it possible to judge a large file without reading all of it: at least four chunks
+    are started, and each is read only as far as its share of the rows.
     """
 
     def __init__(self, source: Source, n_rows: int = 10_000) -> None:
-        self.source = getattr(source, "bare", lambda: source)()
-        self.n_features, self.device = source.n_features, source.device
+        super().__init__(source.bare())
         chunks = source.chunks()
         n_chunks = min(len(chunks), max(4, -(-n_rows * len(chunks) // source.n_samples)))
         picked = np.linspace(0, len(chunks) - 1, n_chunks).round().astype(int)
         self._chunks = [chunks[i] for i in picked]
         self._rows_each = -(-n_rows // n_chunks)
-
-    @property
-    def n_samples(self) -> int:
-        return sum(min(chunk.n_rows, self._rows_each) for chunk in self._chunks)
+        self.n_samples = sum(min(chunk.n_rows, self._rows_each) for chunk in self._chunks)
 
     def chunks(self) -> list[Chunk]:
         return self._chunks

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.base import Batch, Chunk, default_rows, keep
+from isotropy.sources.base import Batch, Chunk, Source, default_rows, keep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class File(ABC):
         """Rows of a piece in bounded parts, with their other columns where `carry` is set."""
 
 
-class FileSource:
+class FileSource(Source):
     """The rows of one or more files, one after the other.
 
     Reading is thread-safe, and the source pickles as paths and numbers only.
@@ -94,8 +94,6 @@ class FileSource:
     asked : str or list of str, optional
         The column that was asked for, by which the source is told from others of the same files.
     """
-
-    device = "cpu"
 
     def __init__(
         self,
@@ -127,37 +125,20 @@ class FileSource:
                 )
         self._differing = self._differing_others()
         starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
-        self.n_samples: int = starts[-1]
+        self.n_samples, self.n_features = starts[-1], first.n_features
+        self.dtype, self.column = _common_dtype(self.files), first.column
+        self.paths = tuple(file.path for file in self.files)
         self._places = {file.path: (file, start) for file, start in zip(self.files, starts)}  # noqa: B905
         self.weights = checks.weights(sample_weight, self.n_samples)
         if self.weights is not None and not self.weights.any():
             raise InputError("sample_weight must have a positive sum, got zeros only.")
 
-    @property
-    def n_features(self) -> int:
-        return self.files[0].n_features
-
-    @property
-    def dtype(self) -> str:
-        """Name of the stored dtype; where files differ, that of the rows they become."""
-        names = {file.dtype for file in self.files}
-        if len(names) == 1:
-            return names.pop()
-        return "float64" if any(wide(name) for name in names) else "float32"
-
-    @property
-    def column(self) -> str | None:
-        """Name of the column or tensor that is read, where the format has names."""
-        return self.files[0].column
-
     def bare(self) -> Self:
-        """The same source without the other columns, which are then not read at all."""
         other = copy.copy(self)
         other.carry = False
         return other
 
     def chunks(self) -> list[Chunk]:
-        """All chunks, none of which spans two files."""
         found = []
         for file, start in self._places.values():
             for n_rows, place in file.pieces():
@@ -166,7 +147,6 @@ class FileSource:
         return found
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
-        """The rows of a chunk in batches of bounded size, all finite."""
         file, start = self._places[chunk.file]
         row = chunk.first_row
         if self.carry and self._differing:
@@ -185,7 +165,6 @@ class FileSource:
                 raise FormatError("ended too early: it has changed. Open it again.")
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that tell this source from every other, and from itself after a change."""
         return {
             "kind": self.files[0].kind,
             "files": [[file.path, *paths.status(file.path)] for file in self.files],
@@ -227,6 +206,14 @@ class FileSource:
             f"X must be finite, got {kind} in row {row + first}{where} (rows count "
             "from 0). Drop it, or leave such rows out with skip_bad_rows."
         )
+
+
+def _common_dtype(files: Sequence[File]) -> str:
+    """The stored dtype, or that of the rows they become if files differ."""
+    names = {file.dtype for file in files}
+    if len(names) == 1:
+        return names.pop()
+    return "float64" if any(map(wide, names)) else "float32"
 
 
 def wide(dtype: str) -> bool:

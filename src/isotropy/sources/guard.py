@@ -9,6 +9,8 @@ from typing import Any
 
 from isotropy.errors import InputError
 from isotropy.sources import paths
+from isotropy.sources.arrays import mapped_files
+from isotropy.sources.base import Source
 from isotropy.writing import is_ours, is_stream, shown, status
 
 DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # which nothing reads, wherever they lie
@@ -167,17 +169,7 @@ def _read(value: Any) -> Iterator[str]:
             for one in value:
                 yield from _read(one)
     else:
-        yield from _behind(value)
-
-
-def _behind(value: Any) -> Iterator[str]:
-    """The files that a source or a mapped array reads from."""
-    for file in getattr(value, "files", None) or ():
-        yield from _read(getattr(file, "path", None))
-    while value is not None:
-        if isinstance(getattr(value, "filename", None), (str, os.PathLike)):
-            yield from _read(value.filename)
-        value = getattr(value, "base", None)
+        yield from _read(value.paths if isinstance(value, Source) else mapped_files(value))
 
 
 def _identity(path: str) -> Identity:

@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
@@ -108,11 +108,11 @@ def open_source(
         column = checks.listing(column, "column")
         if not column or not all(isinstance(name, str) for name in column):
             raise InputError(f"column must be names of columns, got {brief(column)}.")
-    if hasattr(X, "chunks") and hasattr(X, "read"):
+    if isinstance(X, Source):
         if sample_weight is not None or column is not None or chunk_rows or skip_bad_rows:
             what = "sample_weight" if sample_weight is not None else "options"
             raise InputError(f"{what} must be given to the source, not beside it.")
-        return cast(Source, X)
+        return X
     names = _path_names(X)
     if names is None:
         return ArraySource(X, sample_weight, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows)

@@ -180,8 +180,8 @@ def open_sink(
     return kind(
         target,
         n_features,
-        dtype or str(getattr(like, "dtype", "float32")),
-        column=getattr(like, "column", None),
+        dtype or ("float32" if like is None else like.dtype),
+        column=None if like is None else like.column,
         n_rows=None if like is None else like.n_samples,
         overwrite=overwrite,
     )
@@ -223,8 +223,8 @@ class PartsSink:
         guard({name: path}, {"X": like}, overwrite=overwrite)
         self.folder = NewFolder(self.path, overwrite)
         self.n_features = n_features
-        self.dtype = dtype or str(getattr(like, "dtype", "float32"))
-        self.column: str | None = getattr(like, "column", None)
+        self.dtype = dtype or ("float32" if like is None else like.dtype)
+        self.column = None if like is None else like.column
         self.n_written = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:

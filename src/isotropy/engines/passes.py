@@ -1,0 +1,169 @@
+"""Passes over a source, on the engine that is in use."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from isotropy import checks, linalg
+from isotropy.checks import Array
+from isotropy.engines.base import Engine, PassCheckpoint, RowFunction
+from isotropy.engines.checkpoint import Checkpoint
+from isotropy.engines.local import Local
+from isotropy.errors import InputError, brief
+from isotropy.sources import Batch, Chunk, Source, SourceView
+from isotropy.stats import Statistic
+
+S = TypeVar("S", bound=Statistic)
+NAMES = ("local", "torch", "dask")
+
+
+class PassProgress(Protocol):
+    """Is told about every pass, and about the rows done in it."""
+
+    def begin(self, n_rows: int, /) -> None:
+        """A pass over `n_rows` rows begins."""
+
+    def advance(self, n_rows: int, /) -> None:
+        """`n_rows` more rows are done."""
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def begin(self, n_rows: int, /) -> None:
+        pass
+
+    def advance(self, n_rows: int, /) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How passes are run. Set by `using`; results never go here."""
+
+    engine: Engine = field(default_factory=Local)
+    progress: PassProgress = field(default_factory=NoProgress)
+
+
+_settings: ContextVar[Settings] = ContextVar("isotropy-settings", default=Settings())  # noqa: B039
+
+
+def named(engine: str, **options: Any) -> Engine:
+    """The engine of that name."""
+    checks.choice(engine, "engine", NAMES)
+    if engine == "local":
+        return Local()
+    if engine == "torch":
+        from isotropy.engines.torch import Torch
+
+        return Torch(**options)
+    from isotropy.engines.dask import Dask
+
+    return Dask(**options)
+
+
+@contextlib.contextmanager
+def using(
+    engine: str | Engine | None = None, *, progress: PassProgress | None = None
+) -> Iterator[Engine]:
+    """Run the passes within on an engine; None keeps the one in use, which is local by default.
+
+    An engine given by name is closed at the end.
+    """
+    if not (engine is None or isinstance(engine, (str, Engine))):
+        words = ", ".join(map(repr, NAMES))
+        raise InputError(f"engine must be one of {words} or an Engine, got {brief(engine)}.")
+    outer = _settings.get()
+    made = named(engine) if isinstance(engine, str) else engine or outer.engine
+    token = _settings.set(Settings(made, progress or outer.progress))
+    try:
+        yield made
+    finally:
+        _settings.reset(token)
+        if isinstance(engine, str):
+            made.close()
+
+
+@dataclass(frozen=True)
+class Reduced(Generic[S]):
+    """What one pass found: the statistics of `n_samples` rows, `n_skipped` bad ones left out."""
+
+    states: list[S]
+    n_samples: int
+    n_skipped: int
+
+
+def reduce(
+    source: Source, statistics: Sequence[S], checkpoint: Checkpoint | None = None
+) -> Reduced[S]:
+    """The statistics, which must be empty, after one pass over the source.
+
+    Anything that depends on the rows but must be the same for all of them, such as the shift of
+    moments, is settled by the first rows before the pass begins. Chunks then add up to the same
+    sum wherever they are read.
+    """
+    settings = _settings.get()
+    engine, progress = settings.engine, settings.progress
+    source = source.bare()
+    saved = PassCheckpoint()
+    if checkpoint is not None:
+        saved = checkpoint.next_pass(engine.name, source, statistics)
+    progress.begin(source.n_samples)
+    settled = saved.settled(statistics)
+    if settled is None:
+        peeked = Peeked(source)
+        settled = list(statistics)
+        if peeked.first is not None:
+            settled = [statistic.settled(peeked.first) for statistic in statistics]
+        saved.settle(settled)
+        source = peeked if engine.in_process else source
+    done = engine.reduce(source, settled, saved, progress.advance)
+    if done.n_skipped == source.n_samples:
+        raise InputError("X must have good rows, got none.")
+    states: Any = [state.to_host() for state in done.states]
+    return Reduced(states, source.n_samples - done.n_skipped, done.n_skipped)
+
+
+class Peeked(SourceView):
+    """A source whose first rows have been looked at, without having to read them a second time."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._first_chunk = source.chunks()[0]
+        self._rest: Iterator[Batch] | None = source.read(self._first_chunk)
+        self._seen: list[Batch] = []
+        self.first: Array | None = None
+        for batch in self._rest:
+            self._seen.append(batch)
+            self.first = weighted_rows(batch)
+            if self.first is not None:
+                break
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        if self._rest is None or chunk != self._first_chunk:
+            return self.source.read(chunk)
+        rest, self._rest = self._rest, None
+        return itertools.chain(self._seen, rest)
+
+
+def weighted_rows(batch: Batch) -> Array | None:
+    """The rows with a positive weight; None if there are none."""
+    if batch.weights is None:
+        return batch.rows if batch.rows.shape[0] else None
+    kept = np.flatnonzero(batch.weights)
+    return batch.rows[linalg.index(kept, batch.rows)] if len(kept) else None
+
+
+def map_rows(source: Source, function: RowFunction, sink: Any) -> int:
+    """Write function(rows) to the sink, in order; returns the number of bad rows left out."""
+    settings = _settings.get()
+    settings.engine.check(sink)
+    settings.progress.begin(source.n_samples)
+    return settings.engine.map(source, function, sink, settings.progress.advance)
