@@ -143,20 +143,33 @@ def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def finite(X: Array, first_row: int = 0) -> None:
-    """Raise unless every value of X is finite, naming the first bad row."""
-    if math.isfinite(_total(X)):  # only its failure needs a closer look
+def finite(X: Array, first_row: int = 0, where: str = "", names: Sequence[str] = ()) -> None:
+    """Raise unless every value of X is finite, naming the first bad row.
+
+    `where` names the file that rows are counted in, and `names` the columns.
+    """
+    good = finite_rows(X)
+    if good is None:
         return
-    values = X.cpu() if is_tensor(X) else X
-    bad = ~np.isfinite(np.asarray(values)).all(axis=1)
-    rows = np.flatnonzero(bad)
-    if len(rows):
-        kind = "NaN" if np.isnan(np.asarray(values)[rows[0]]).any() else "infinity"
-        raise InputError(
-            f"X must be finite. Input X contains {kind} (NaN and inf are not allowed) "
-            f"in {len(rows)} {'row' if len(rows) == 1 else 'rows'} "
-            f"(first: {rows[0] + first_row}). Drop those rows."
-        )
+    first = int(np.argmin(good))
+    row = _host(X[first])
+    kind = "NaN" if np.isnan(row).any() else "infinity"
+    if names:
+        where += f", column {brief(names[int(np.argmin(np.isfinite(row)))])}"
+    n_bad = int(len(good) - good.sum())
+    raise InputError(
+        f"X must be finite, got {kind} in {n_bad} {'row' if n_bad == 1 else 'rows'} "
+        f"(first: {first_row + first}{where}, counting from 0). Drop those rows, or leave them out "
+        "with skip_bad_rows."
+    )
+
+
+def finite_rows(X: Array) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Whether each row of X is finite; None if all are."""
+    if math.isfinite(_total(X)):  # only its failure needs a closer look
+        return None
+    good: np.ndarray[Any, np.dtype[np.bool_]] = np.isfinite(_host(X)).all(axis=1)
+    return None if good.all() else good
 
 
 def fits(cast: Array, rows: Array | None, dtype: str, first_row: int | None = 0) -> None:

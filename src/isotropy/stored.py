@@ -9,56 +9,61 @@ import os
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from isotropy.errors import InputError, one_line
+from isotropy.errors import InputError, brief, one_line
 
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
+DTYPES = {  # safetensors' code: numpy's; bfloat16 as its bits
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|b1",
 }
 LARGEST_TEXT = 1 << 26  # bytes of JSON that are read
-DEEPEST = 50  # objects and lists within each other
+LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+LARGEST_SIZE = 1 << 62  # of a dimension
+DEEPEST = 50  # nested objects and lists
 TOO_DEEP = "it is nested too deeply"
 
 
-def parsed(text: str) -> Any:
-    """The value of a JSON text in which no object names a key twice.
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text in UTF-8, in which no object may have a key twice.
 
     Raises
     ------
     InputError
-        Where it is not valid JSON, or nested too deeply to be read.
+        If it is not valid JSON, or nested too deeply.
 
     Examples
     --------
-    >>> parsed('{"a": [1, 2]}')
+    >>> parse_json('{"a": [1, 2]}')
     {'a': [1, 2]}
-    >>> parsed('{"a": 1, "a": 2}')
+    >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ...
     isotropy.errors.InputError: it names 'a' twice
     """
     try:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
         found = json.loads(text, object_pairs_hook=_once)
     except InputError:
         raise
-    except RecursionError:
-        raise InputError(TOO_DEEP) from None
+    except UnicodeDecodeError as error:
+        raise InputError("it is not text in UTF-8") from error
+    except RecursionError as error:
+        raise InputError(TOO_DEEP) from error
     except ValueError as error:
         raise InputError(f"it is not valid JSON: {one_line(error, 120)}") from error
     _expect_depth(found)
@@ -66,16 +71,12 @@ def parsed(text: str) -> Any:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The value of a JSON file in UTF-8, of at most 64 MB; as `parsed`."""
+    """The value of a JSON file of at most 64 MB; see `parse_json`."""
     with open(path, "rb") as file:
         content = file.read(LARGEST_TEXT + 1)
     if len(content) > LARGEST_TEXT:
         raise InputError(f"it has more than {LARGEST_TEXT >> 20} MB")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError("it is not text in UTF-8") from error
-    return parsed(text)
+    return parse_json(content)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -101,35 +102,95 @@ def _expect_depth(value: Any) -> None:
     raise InputError(TOO_DEEP)
 
 
-class Stored:
-    """An open safetensors file: its metadata and the outlines of its arrays are known, no more."""
+@dataclass(frozen=True)
+class TensorEntry:
+    """What the header of a safetensors file says about one array."""
 
-    def __init__(self, file: Any) -> None:
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Safetensors:
+    """An open safetensors file: its metadata and the entries of its arrays, which are not read yet.
+
+    Raises `InputError` if the header is damaged: together, the arrays must take up all bytes after
+    the header, and none of them twice.
+    """
+
+    def __init__(self, file: IO[bytes], n_bytes: int) -> None:
         self._file = file
-        self.metadata: dict[str, str] = file.metadata() or {}
-        self.outlines = {name: _outline(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(n_bytes - 8, LARGEST_HEADER):
+            raise InputError(f"a header of {length} bytes does not fit its {n_bytes}")
+        text = file.read(length)
+        try:
+            header = parse_json(text)
+        except InputError as error:
+            raise InputError(f"its header is damaged: {error}") from error
+        if not isinstance(header, dict) or not text.startswith(b"{"):
+            raise InputError("its header is not a JSON object")
+        self.start = 8 + length
+        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        if not isinstance(self.metadata, dict) or not all(
+            isinstance(value, str) for value in self.metadata.values()
+        ):
+            raise InputError("its __metadata__ is not made of texts")
+        self.entries = {name: _entry(name, fields) for name, fields in header.items()}
+        end = 0
+        for name, entry in sorted(self.entries.items(), key=lambda it: (it[1].begin, it[1].end)):
+            if entry.begin != end:
+                raise InputError(
+                    f"{brief(name)} begins at byte {entry.begin}, where those before it end at "
+                    f"{end}"
+                )
+            end = entry.end
+        n_found = n_bytes - self.start
+        if n_found != end:
+            truncated = "it is truncated: " if n_found < end else ""
+            raise InputError(
+                f"{truncated}it has {n_found} bytes of values, and its header promises {brief(end)}"
+            )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All arrays; together they are no larger than the file."""
-        for name, outline in self.outlines.items():
-            if outline.dtype not in DTYPES.values():
-                raise InputError(f"{one_line(name, 60)} is {one_line(outline.dtype, 20)}")
-        return {name: self._file.get_tensor(name) for name in self.outlines}
+        found = {}
+        for name, entry in self.entries.items():
+            if entry.dtype not in DTYPES or entry.dtype == "BF16":
+                raise InputError(f"{one_line(name, 60)} is {one_line(entry.dtype.lower(), 20)}")
+            self._file.seek(self.start + entry.begin)
+            data = bytearray(self._file.read(entry.end - entry.begin))
+            found[name] = np.frombuffer(data, DTYPES[entry.dtype]).reshape(entry.shape)
+        return found
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Stored]:
-    """The safetensors file at path, or an InputError in a few words."""
+def open_safetensors(path: str | os.PathLike[str]) -> Iterator[Safetensors]:
+    """The safetensors file at path; raises an InputError of a few words if it can't be read."""
     try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            yield Stored(file)
-    except (SafetensorError, OSError) as error:
+        with open(path, "rb") as file:
+            yield Safetensors(file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
         raise InputError(one_line(error, 200)) from error
 
 
-def _outline(part: Any) -> Outline:
-    dtype = part.get_dtype()
-    return Outline(DTYPES.get(dtype, str(dtype).lower()), tuple(part.get_shape()))
+def _entry(name: str, fields: Any) -> TensorEntry:
+    fields = fields if isinstance(fields, dict) else {}
+    dtype, shape, place = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(place) or len(place) != 2:
+        raise InputError(
+            f"its header has no dtype, shape and place for {brief(name)}, or not as whole numbers"
+        )
+    begin, end = place
+    itemsize = np.dtype(DTYPES[dtype]).itemsize if dtype in DTYPES else 0
+    if end < begin or (itemsize and end - begin != math.prod(shape) * itemsize):
+        raise InputError(f"the size of {brief(name)} does not fit its shape")
+    return TensorEntry(dtype, tuple(shape), begin, end)
+
+
+def _sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(x) is int and 0 <= x < LARGEST_SIZE for x in value)
 
 
 def checksum(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> int:
@@ -150,14 +211,6 @@ KINDS = {
     "seed": ("int64", "uint64"),
 }
 HALF_THE_DIGITS = float(np.finfo(np.float64).eps) ** 0.5
-
-
-@dataclass(frozen=True)
-class Outline:
-    """Dtype and shape of an array, which a file tells before it is read."""
-
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -210,19 +263,19 @@ class Field:
         """The sizes of the shape, as they are named."""
         return [size.strip() for size in self.shape.split(",")] if self.shape else []
 
-    def check_outline(self, name: str, outline: Outline, sizes: dict[str, int]) -> None:
-        """Raise unless dtype and shape are right; sizes that are named first here are noted."""
-        if outline.dtype not in KINDS[self.kind]:
+    def check_shape(self, name: str, array: NDArray[Any], sizes: dict[str, int]) -> None:
+        """Raise unless dtype and shape are right; sizes named for the first time are added."""
+        if str(array.dtype) not in KINDS[self.kind]:
             wanted = " or ".join(KINDS[self.kind])
-            raise InputError(f"{name} must be {wanted}, got {one_line(outline.dtype, 20)}")
-        if len(outline.shape) == len(self.axes):
-            for size, n_found in zip(self.axes, outline.shape, strict=True):
+            raise InputError(f"{name} must be {wanted}, got {one_line(array.dtype, 20)}")
+        if array.ndim == len(self.axes):
+            for size, n_found in zip(self.axes, array.shape, strict=True):
                 if not size.isdigit():
                     sizes.setdefault(size, n_found)
         expected = [size if size.isdigit() else str(sizes.get(size, size)) for size in self.axes]
-        if [str(size) for size in outline.shape] != expected:
+        if [str(size) for size in array.shape] != expected:
             said = one_line(f"({', '.join(expected)}{',' * (len(expected) == 1)})", 60)
-            raise InputError(f"{name} must have shape {said}, got {one_line(outline.shape, 60)}")
+            raise InputError(f"{name} must have shape {said}, got {one_line(array.shape, 60)}")
 
     def check_values(self, name: str, array: NDArray[Any]) -> None:
         """Raise unless every value is what it must be."""
@@ -245,28 +298,6 @@ class Field:
             raise InputError(f"{name} must be ascending, but is not")
 
 
-def outlines(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Outline]:
-    """Dtypes and shapes of arrays."""
-    return {name: Outline(str(array.dtype), array.shape) for name, array in arrays.items()}
-
-
-def check_outlines(
-    found: Mapping[str, Outline], fields: Mapping[str, Field], sizes: Mapping[str, int] = {}
-) -> dict[str, int]:
-    """The sizes by name, or one line on what is missing, not known, or of another shape."""
-    known = dict(sizes)
-    unknown = found.keys() - fields.keys()
-    if unknown:
-        raise InputError(f"{_listed(sorted(unknown))} {_is(unknown)} not expected")
-    missing = [name for name, field in fields.items() if not field.optional and name not in found]
-    if missing:
-        raise InputError(f"{_listed(missing)} {_is(missing)} missing")
-    for name, field in fields.items():
-        if name in found:
-            field.check_outline(name, found[name], known)
-    return known
-
-
 def _is(names: Collection[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
@@ -276,11 +307,20 @@ def check(
     fields: Mapping[str, Field],
     sizes: Mapping[str, int] = {},
 ) -> dict[str, int]:
-    """The sizes by name of arrays that are what the fields say, or one line on what is not."""
-    found = check_outlines(outlines(arrays), fields, sizes)
+    """The sizes by name; raises an InputError of a few words unless arrays are as declared."""
+    known = dict(sizes)
+    unknown = arrays.keys() - fields.keys()
+    if unknown:
+        raise InputError(f"{_listed(sorted(unknown))} {_is(unknown)} not expected")
+    missing = [name for name, field in fields.items() if not field.optional and name not in arrays]
+    if missing:
+        raise InputError(f"{_listed(missing)} {_is(missing)} missing")
+    for name, field in fields.items():
+        if name in arrays:
+            field.check_shape(name, arrays[name], known)
     for name, array in arrays.items():
         fields[name].check_values(name, array)
-    return found
+    return known
 
 
 def _orthonormal(array: NDArray[Any]) -> bool:

@@ -99,7 +99,7 @@ STATES = {
     "empty": ('{"_data_files": [{"filename": ""}]}', "does not list the files"),
     "a mapping": ('{"_data_files": {"filename": "data.arrow"}}', "does not list the files"),
     "no JSON": ("{", "is not valid JSON"),
-    "deep": ("[" * 100_000, "is not valid JSON"),
+    "deep": ("[" * 100_000, "is nested too deeply"),
     "twice": ('{"_data_files": [], "_data_files": []}', "twice"),
 }
 

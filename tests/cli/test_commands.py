@@ -141,7 +141,7 @@ def test_a_bad_row_is_left_out_and_reported(X, tmp_path):
     X[7, 2] = np.nan
     np.save(tmp_path / "x.npy", X)
     line = ("measure", tmp_path / "x.npy", "--chunk-rows", 300)
-    assert "NaN in row 7 (rows count from 0)" in refused(*line, "--json")
+    assert "NaN in 1 row (first: 7, counting from 0)" in refused(*line, "--json")
     report = "1 bad row left out\n"
     found = json.loads(done(*line, "--json", "--skip-bad-rows", stderr=report))
     assert (found["n_skipped"], found["n_samples"]) == (1, 1999)

@@ -77,7 +77,7 @@ def bad_row(folder):
     rows = np.ones((50, 4))
     rows[17, 3] = np.nan
     np.save(folder / "x.npy", rows)
-    return folder / "x.npy", ("--chunk-rows", 7), r"NaN in row 17 \(rows count from 0\)"
+    return folder / "x.npy", ("--chunk-rows", 7), r"NaN in 1 row \(first: 17, counting from 0\)"
 
 
 def bad_row_of_several_files(folder):
@@ -86,7 +86,7 @@ def bad_row_of_several_files(folder):
     np.save(folder / "x" / "a.npy", rows)
     rows[17, 3] = np.inf
     np.save(folder / "x" / "b.npy", rows)
-    return folder / "x", ("--chunk-rows", 7), r"infinity in row 17 of '.*b\.npy'"
+    return folder / "x", ("--chunk-rows", 7), r"infinity in 1 row \(first: 17 of '.*b\.npy'"
 
 
 def only_bad_rows(folder):

@@ -106,7 +106,7 @@ def with_nan():
     ("vectors", "message"),
     [
         (lambda e: X[:-1], "vectors must have one row for each of the task's 40 texts, got 39"),
-        (lambda e: with_nan(), r"contains NaN .* \(first: 7\)"),
+        (lambda e: with_nan(), r"got NaN .* \(first: 7, "),
         (lambda e: X[0], "must be two-dimensional"),
         (lambda e: X * 1e300, "must be finite"),
         (lambda e: "vectors.parquet", "must be an encoder or an array, got the name"),

@@ -194,8 +194,8 @@ class PassFolder(PassCheckpoint):
             part.write_bytes(save(arrays, {"isotropy.checkpoint": json.dumps(header)}))
 
     def _read(self, path: Path, place: dict[str, int]) -> Partial:
-        with stored.opened(path) as file:
-            header = stored.parsed(file.metadata.get("isotropy.checkpoint", "{}"))
+        with stored.open_safetensors(path) as file:
+            header = stored.parse_json(file.metadata.get("isotropy.checkpoint", "{}"))
             _expect_version(header, path)
             arrays = file.arrays()
         found = header.pop("checksum", None)

@@ -43,9 +43,9 @@ WIDE = 1e15  # if one of them is above this or below 1/this, float32 rows are re
 class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     """A map of rows to rows, fitted from statistics.
 
-    A subclass defines `fit_source(source, checkpoint)` and `apply(rows, out)`. Its fitted arrays are
-    listed in `learned`, with shape and bounds that are checked on loading. It is registered under its
-    `name`. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" or
+    A subclass defines `fit_source(source, checkpoint)` and `apply(rows, out)`. It lists its fitted
+    arrays in `learned`, with the shape and bounds that are checked on loading, and is registered
+    under its `name`. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" or
     "sentence" if the file that it was loaded from says which rows it is for, otherwise "".
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`

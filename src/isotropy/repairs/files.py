@@ -84,7 +84,7 @@ def read(
     if not os.path.isfile(path):
         raise RepairFileError(f"{name} does not exist, or is not a file.")
     try:
-        with stored.opened(path) as file:
+        with stored.open_safetensors(path) as file:
             text = file.metadata.get(f"isotropy.{kind}")
             tensors = {} if text is None else file.arrays()
     except InputError as error:
@@ -94,7 +94,7 @@ def read(
     if text is None:
         raise RepairFileError(f"{name} is a safetensors file, but holds no {kind}.")
     try:
-        header = stored.parsed(text)
+        header = stored.parse_json(text)
         expect(header, dict, "the header", "an object")
         for key, type_, words in (("format", int, "an integer"), ("method", str, "a name")):
             expect(header.get(key), type_, key, words)

@@ -21,7 +21,7 @@ from isotropy.sources.base import (
     SourceView,
     default_rows,
     even_chunks,
-    keep,
+    finite_only,
 )
 
 
@@ -69,14 +69,12 @@ class ArraySource(Source):
         part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
         rows = linalg.native(self.X[part])
         batch = Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
-        if not self.skip_bad_rows:
-            if chunk not in self._finite:  # once is enough for rows that stay where they are
-                checks.finite(rows, chunk.first_row)
-                self._finite.add(chunk)
-            yield batch
-            return
-        xp = linalg.namespace(rows)
-        yield keep(batch, linalg.to_numpy(xp.all(xp.isfinite(rows), axis=1)))
+        if self.skip_bad_rows:
+            batch = finite_only(batch)
+        elif chunk not in self._finite:  # once is enough for rows that stay in memory
+            checks.finite(rows, chunk.first_row)
+            self._finite.add(chunk)
+        yield batch
 
     def identity(self) -> dict[str, Any]:
         """Plain values that tell these rows from others, by the bytes of at most 1,000 of them."""

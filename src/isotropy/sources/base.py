@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from isotropy import checks
 from isotropy.checks import Array
 
 if TYPE_CHECKING:
@@ -55,17 +56,17 @@ class Batch:
     numbers: NDArray[np.int64] | None = None
 
 
-def keep(batch: Batch, good: NDArray[np.bool_]) -> Batch:
-    """The batch with its good rows only."""
-    n_skipped = int(len(good) - good.sum())
-    if not n_skipped:
+def finite_only(batch: Batch) -> Batch:
+    """The batch without its bad rows: those with NaN or infinity."""
+    good = checks.finite_rows(batch.rows)
+    if good is None:
         return batch
     return Batch(
         batch.first_row,
         batch.rows[good],
         None if batch.weights is None else batch.weights[good],
         None if batch.carried is None else batch.carried.filter(good),
-        n_skipped,
+        int(len(good) - good.sum()),
         batch.first_row + np.flatnonzero(good),
     )
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.base import Batch, Chunk, Source, default_rows, keep
+from isotropy.sources.base import Batch, Chunk, Source, default_rows, finite_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,15 +151,18 @@ class FileSource(Source):
         row = chunk.first_row
         if self.carry and self._differing:
             raise InputError(self._differing)
+        many = len(self.files) > 1  # then rows are counted in their file
+        where = f" of {file.path!r}" if many else ""
         with explained(file.path, file.kind):
             expect_unchanged(file)
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
                 expect_unchanged(file)
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
-                where = f" of {file.path!r}" if len(self.files) > 1 else ""
                 batch = Batch(row, linalg.native(rows), weights, carried)
                 names = file.features if file.column is None else ()
-                yield self._finite(batch, row - start if where else row, where, names)
+                if not self.skip_bad_rows:
+                    checks.finite(batch.rows, row - start * many, where, names)
+                yield finite_only(batch) if self.skip_bad_rows else batch
                 row += len(rows)
             if row != chunk.first_row + chunk.n_rows:
                 raise FormatError("ended too early: it has changed. Open it again.")
@@ -190,22 +193,6 @@ class FileSource(Source):
                         "must have the same columns beside their vectors."
                     )
         return ""
-
-    def _finite(self, batch: Batch, row: int, where: str, names: Sequence[str] = ()) -> Batch:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(batch.rows.sum()):  # one fast pass; only its failure needs a closer look
-                return batch
-        good = np.isfinite(batch.rows).all(axis=1)
-        if good.all() or self.skip_bad_rows:
-            return keep(batch, good)
-        first = int(np.argmin(good))
-        kind = "NaN" if np.isnan(batch.rows[first]).any() else "infinity"
-        bad = int(np.argmin(np.isfinite(batch.rows[first])))
-        where = f" and column {brief(names[bad])}{where}" if names else where
-        raise InputError(
-            f"X must be finite, got {kind} in row {row + first}{where} (rows count "
-            "from 0). Drop it, or leave such rows out with skip_bad_rows."
-        )
 
 
 def _common_dtype(files: Sequence[File]) -> str:
@@ -276,31 +263,6 @@ def _damaged(path: str, kind: str, error: BaseException) -> str:
         f"{path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
         "copy it again."
     )
-
-
-def parsed(data: bytes, what: str) -> Any:
-    """JSON in which no object has a name twice, of which most readers would take the last."""
-    try:
-        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_number)
-    except FormatError:
-        raise
-    except (ValueError, RecursionError) as error:  # too long a number is a plain ValueError
-        raise FormatError(
-            f"has {what} that is not valid JSON ({one_line(error, 160)}). Write or copy it again."
-        ) from error
-
-
-def _no_number(constant: str) -> None:
-    raise FormatError(f"has {constant} where JSON has numbers. Write or copy it again.")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise FormatError(f"has {brief(name)} twice. Write it again, with each name once.")
-        found[name] = value
-    return found
 
 
 def damage() -> tuple[type[BaseException], ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar
@@ -11,11 +10,13 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import brief, one_line
+from isotropy import stored
+from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import widened
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows, listed, parsed
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows, listed
 from isotropy.sources.sinks import Sink
+from isotropy.stored import TensorEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +99,10 @@ class FvecsFile(FlatFile):
 
 
 def open_fvecs(path: str, column: Column, chunk_rows: int | None) -> File:
-    stored = np.dtype(STORED[path[path.rindex(".") :].lower()])
+    code = np.dtype(STORED[path[path.rindex(".") :].lower()])
     size, _ = paths.status(path)
     n_features = int.from_bytes(paths.read_bytes(path, 0, 4), "little")
-    row = 4 + n_features * stored.itemsize
+    row = 4 + n_features * code.itemsize
     if not n_features or size % row:
         raise FormatError(
             f"is truncated or not a .fvecs file: rows of {n_features} values do not fit its {size} "
@@ -111,127 +112,49 @@ def open_fvecs(path: str, column: Column, chunk_rows: int | None) -> File:
         path=path,
         n_rows=size // row,
         n_features=n_features,
-        dtype=stored.name,
+        dtype=code.name,
         chunk_rows=chunk_rows,
         offset=0,
-        stored=stored.str,
+        stored=code.str,
         prefix=True,
     )
-
-
-DTYPES = {
-    "F64": ("float64", "<f8"),
-    "F32": ("float32", "<f4"),
-    "F16": ("float16", "<f2"),
-    "BF16": ("bfloat16", "<u2"),
-    "I64": ("int64", "<i8"),
-    "I32": ("int32", "<i4"),
-    "I16": ("int16", "<i2"),
-    "I8": ("int8", "|i1"),
-    "U64": ("uint64", "<u8"),
-    "U32": ("uint32", "<u4"),
-    "U16": ("uint16", "<u2"),
-    "U8": ("uint8", "|u1"),
-}
-
-
-HEADER_BYTES = 100_000_000  # the format's own limit
-LARGEST = 1 << 62
 
 
 class SafetensorsFile(FlatFile):
     kind = "safetensors"
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One entry of the header."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
 def open_safetensors(path: str, column: Column, chunk_rows: int | None) -> File:
-    tensors, start = read_header(path)
-    name = choose(tensors, column)
-    tensor = tensors[name]
-    if tensor.dtype not in DTYPES:
+    with paths.open_binary(path) as file:
+        try:
+            found = stored.Safetensors(file, paths.status(path)[0])
+        except InputError as error:
+            raise FormatError(
+                f"is damaged or not a safetensors file: {error}. Write or copy it again."
+            ) from error
+    name = choose(found.entries, column)
+    entry = found.entries[name]
+    if entry.dtype not in stored.DTYPES or entry.dtype == "BOOL":
+        numbers = [code for code in stored.DTYPES if code != "BOOL"]
         raise FormatError(
-            f"holds {brief(name)} in {one_line(tensor.dtype, 40)}. Save it in one of "
-            f"{listed(list(DTYPES))}."
+            f"holds {brief(name)} in {one_line(entry.dtype, 40)}. Save it in one of "
+            f"{listed(numbers)}."
         )
-    dtype, stored = DTYPES[tensor.dtype]
-    n_rows, n_features = tensor.shape
+    code = stored.DTYPES[entry.dtype]
+    n_rows, n_features = entry.shape
     return SafetensorsFile(
         path=path,
         n_rows=n_rows,
         n_features=n_features,
-        dtype=dtype,
+        dtype="bfloat16" if entry.dtype == "BF16" else np.dtype(code).name,
         column=name,
         chunk_rows=chunk_rows,
-        offset=start + tensor.begin,
-        stored=stored,
+        offset=found.start + entry.begin,
+        stored=code,
     )
 
 
-def read_header(path: str) -> tuple[dict[str, Tensor], int]:
-    """(entry of each tensor, offset of the first byte after the header), as the format has it.
-
-    Together the tensors take up all bytes after the header, and none of them twice.
-    """
-    size, _ = paths.status(path)
-    length = int.from_bytes(paths.read_bytes(path, 0, 8), "little")
-    if length > min(size - 8, HEADER_BYTES):
-        raise FormatError(
-            f"is truncated or not a safetensors file: a header of {length} bytes does not fit its "
-            f"{size}. Write or copy it again."
-        )
-    text = paths.read_bytes(path, 8, length)
-    header = parsed(text, "a header")
-    if not isinstance(header, dict) or not text.startswith(b"{"):
-        raise FormatError("has a header that is not a JSON object. Write or copy it again.")
-    metadata = header.pop("__metadata__", None) or {}
-    if not (isinstance(metadata, dict) and all(isinstance(x, str) for x in metadata.values())):
-        raise FormatError("has __metadata__ that is not of texts. Write or copy it again.")
-    tensors = {name: _tensor(name, entry) for name, entry in header.items()}
-    at = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if tensor.begin != at:
-            raise FormatError(
-                f"is damaged: {brief(name)} begins at byte {tensor.begin}, where those before it "
-                f"end at {at}. Write or copy it again."
-            )
-        at = tensor.end
-    expect_bytes(size - 8 - length, at)
-    return tensors, 8 + length
-
-
-def _tensor(name: str, entry: Any) -> Tensor:
-    """An entry, which must be whole: a text, and lists of whole numbers."""
-    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    values: Any = [fields.get(key) for key in ("dtype", "shape", "data_offsets")]
-    dtype, shape, place = values
-    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(place) or len(place) != 2:
-        raise FormatError(
-            f"is damaged: its header has no dtype, shape and place for {brief(name)}, or not as "
-            "whole numbers. Write or copy it again."
-        )
-    begin, end = place
-    itemsize = np.dtype(DTYPES[dtype][1]).itemsize if dtype in DTYPES else 0
-    if end < begin or (itemsize and end - begin != math.prod(shape) * itemsize):
-        raise FormatError(
-            f"is damaged: the size of {brief(name)} does not fit its shape. Copy it again."
-        )
-    return Tensor(dtype, tuple(shape), begin, end)
-
-
-def _sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(x) is int and 0 <= x < LARGEST for x in value)
-
-
-def choose(tensors: dict[str, Tensor], column: Column) -> str:
+def choose(tensors: dict[str, TensorEntry], column: Column) -> str:
     """The tensor that column names, by default the only matrix."""
     shapes = [(name, tensor.shape) for name, tensor in tensors.items()]
     there = listed(shapes, word=lambda item: f"{brief(item[0])} {brief(item[1])}")

@@ -21,8 +21,8 @@ from isotropy.sources.files import (
     expect_unchanged,
     explained,
     listed,
-    parsed,
 )
+from isotropy.stored import parse_json
 
 PACKAGE = "isotropy.sources"
 STATE_BYTES = 1 << 24  # of the list of files of a saved data set
@@ -230,7 +230,10 @@ def _folder(path: str) -> list[str]:
 
 def _data_files(state: str) -> list[str]:
     """The files that a saved data set lists, all of which lie in its folder."""
-    listing = parsed(paths.read_bytes(state, 0, STATE_BYTES), "content")
+    try:
+        listing = parse_json(paths.read_bytes(state, 0, STATE_BYTES))
+    except InputError as error:
+        raise FormatError(f"is damaged: {error}. Save the data set again.") from error
     files = listing.get("_data_files") if isinstance(listing, dict) else None
     entries = files if isinstance(files, list) else [None]
     names: list[Any] = [x.get("filename") if isinstance(x, dict) else None for x in entries]
