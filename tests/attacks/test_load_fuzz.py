@@ -235,7 +235,7 @@ def state(draw, path, content):
         return json.dumps(found).encode(), False
     path.write_bytes(content)
     tensors = load_file(path)
-    with stored.opened(path) as file:
+    with stored.open_safetensors(path) as file:
         header = json.loads(file.metadata["isotropy.checkpoint"])
     del header["checksum"]
     if draw(st.booleans()):

@@ -237,7 +237,7 @@ def check_bad_rows_are_refused(metric: Checked) -> None:
         (np.ones((3, 2)) * 1j, r"X must be real\. Complex data not supported"),
         ([["a", "b"]], r"X must be numeric: .* Convert it to floats\."),
         (scipy.sparse.eye(4), r"X must be dense, got a sparse matrix\. .* X\.toarray\(\)"),
-        (np.full((20, 3), np.nan), r"X must be finite\. Input X contains NaN .* in 20 rows"),
+        (np.full((20, 3), np.nan), r"X must be finite, got NaN in 20 rows"),
     ]
     for value, word in ((np.nan, "NaN"), (-np.inf, "infinity")):
         X = rows()
