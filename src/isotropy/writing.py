@@ -31,7 +31,7 @@ except ImportError:  # Windows, where nothing can tell whether a leftover is sti
     fcntl = None  # type: ignore[assignment]
 
 MARKER = ".isotropy.json"  # in a folder of ours: which of its files were written by us
-PART = re.compile(r"\..*\.[0-9a-f]{16}\.isotropy-part", re.DOTALL)
+TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.isotropy-part", re.DOTALL)
 STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/[^/]+/fd/\d+")
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux; macOS has the same 2
 
@@ -39,7 +39,7 @@ _swept: set[str] = set()
 
 
 @contextlib.contextmanager
-def whole(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
     """A file beside `path` to write to, which takes its place at the end; after an error, neither.
 
     Parameters
@@ -52,7 +52,7 @@ def whole(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[P
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole(f"{folder}/numbers.txt") as part:
+    ...     with atomic_write(f"{folder}/numbers.txt") as part:
     ...         _ = part.write_text("1 2 3")
     ...     Path(folder, "numbers.txt").read_text(), len(os.listdir(folder))
     ('1 2 3', 1)
@@ -162,7 +162,7 @@ class NewFolder:
 
     def finish(self) -> None:
         for entry in os.scandir(self.part):
-            if PART.fullmatch(entry.name):  # of a worker that was lost
+            if TEMPORARY.fullmatch(entry.name):  # of a worker that was lost
                 os.unlink(entry.path)
         old = status(self.target)
         mark(self.part, [entry.name for entry in os.scandir(self.part)])
@@ -188,7 +188,7 @@ class NewFolder:
 
 
 @contextlib.contextmanager
-def explained(path: str | os.PathLike[str], after: str = "") -> Iterator[None]:
+def write_errors(path: str | os.PathLike[str], after: str = "") -> Iterator[None]:
     """Says in one line why something could not be written; a closed pipe is told as it is."""
     try:
         yield
@@ -197,14 +197,14 @@ def explained(path: str | os.PathLike[str], after: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise InputError(
-                f"{shown(path)} has appeared or changed meanwhile: something else writes "
+                f"{quoted(path)} has appeared or changed meanwhile: something else writes "
                 "there. Choose another name."
             ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "Free some room" if full else "Check the folder"
         unchanged = "" if is_stream(path) else "; nothing was changed"
         raise InputError(
-            f"{shown(path)} could not be written{after}: {reason(error)}. {fix}, or "
+            f"{quoted(path)} could not be written{after}: {reason(error)}. {fix}, or "
             f"write elsewhere{unchanged}."
         ) from error
 
@@ -227,7 +227,7 @@ def status(path: str | os.PathLike[str]) -> os.stat_result | None:
         return None
 
 
-def shown(path: object, most: int = 160) -> str:
+def quoted(path: object, most: int = 160) -> str:
     """A path as messages show it: quoted, on one line, and of bounded length."""
     text = str(path)
     half = most // 2
@@ -256,7 +256,7 @@ def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
     """Keep in the folder that these files of it, and those we wrote before, are ours."""
     ours = (written_by_us(folder) | set(names)) - {MARKER}
     found = {"isotropy": __version__, "files": {name: _seen(folder, name) for name in sorted(ours)}}
-    with whole(Path(folder, MARKER)) as part:
+    with atomic_write(Path(folder, MARKER)) as part:
         part.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
@@ -280,12 +280,12 @@ def sweep(folder: str) -> None:
 
     Whoever still writes holds a lock, which ends with the process that holds it.
     """
-    if fcntl is None or folder in _swept or PART.fullmatch(os.path.basename(folder)):
+    if fcntl is None or folder in _swept or TEMPORARY.fullmatch(os.path.basename(folder)):
         return
     _swept.add(folder)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if PART.fullmatch(entry.name) and not entry.is_symlink():
+            if TEMPORARY.fullmatch(entry.name) and not entry.is_symlink():
                 _remove_leftover(entry.path, entry.is_dir())
 
 

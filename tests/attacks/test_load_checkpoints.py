@@ -232,14 +232,14 @@ def test_a_full_disk_leaves_nothing_behind(folder, monkeypatch, at, existed):
         (folder / "kept").mkdir()
     from isotropy.engines import checkpoint
 
-    whole = checkpoint.whole
+    whole = checkpoint.atomic_write
 
     def full(path, **options):
         if path.name >= at if at.startswith("run") else path.name == at:
             raise OSError(errno.ENOSPC, "No space left on device")
         return whole(path, **options)
 
-    monkeypatch.setattr(checkpoint, "whole", full)
+    monkeypatch.setattr(checkpoint, "atomic_write", full)
     with pytest.raises(InputError, match="could not be written: the disk is full"):
         measured(folder, folder / "kept")
     assert (folder / "kept").exists() == existed
@@ -250,7 +250,7 @@ def test_a_full_disk_keeps_what_is_finished(folder, monkeypatch, every_chunk_is_
     np.save("x.npy", ROWS)
     from isotropy.engines import checkpoint
 
-    whole = checkpoint.whole
+    whole = checkpoint.atomic_write
     expected = measured(folder, folder / "other")
 
     def full(path, **options):
@@ -259,7 +259,7 @@ def test_a_full_disk_keeps_what_is_finished(folder, monkeypatch, every_chunk_is_
         return whole(path, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "whole", full)
+        patched.setattr(checkpoint, "atomic_write", full)
         with pytest.raises(InputError, match="the disk is full"):
             measured(folder, folder / "kept")
     assert [p.name for p in (folder / "kept").iterdir()] == ["pass-000"]

@@ -138,5 +138,5 @@ def test_a_report_into_a_folder_that_refuses_it_gets_one_line(folder, refused, m
     def refuse(*_, **__):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(importlib.import_module("isotropy.report.page"), "whole", refuse)
+    monkeypatch.setattr(importlib.import_module("isotropy.report.page"), "atomic_write", refuse)
     refused("report", "x.npy", "--out", "report.html", says="could not be written")

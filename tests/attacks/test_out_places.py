@@ -97,7 +97,7 @@ def test_a_file_is_closed_before_it_is_renamed_where_open_files_cannot_be(folder
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.ENOTEMPTY])
 def test_a_folder_that_another_run_has_filled_is_said_so(code):
     told = pytest.raises(InputError, match="something else writes there")
-    with told, writing.explained("parts"):
+    with told, writing.write_errors("parts"):
         raise OSError(code, os.strerror(code))
 
 

@@ -18,7 +18,7 @@ import isotropy
 from isotropy import writing
 from isotropy.errors import InputError
 from isotropy.sources import PartsSink, open_sink
-from isotropy.writing import whole
+from isotropy.writing import atomic_write
 
 X = np.random.default_rng(0).standard_normal((40, 4))
 FITTED = isotropy.Center().fit(X)
@@ -221,7 +221,7 @@ def test_leftovers_of_killed_runs_are_removed_and_those_in_use_are_not(files):
     near = [".y.npy.0123.isotropy-part", "y.0123456789abcdef.isotropy-part", ".y.npy.part"]
     for name in near:
         (files / name).write_bytes(b"somebody's own")
-    with whole("alive.npy") as alive, open_sink("z.npy", 4) as sink:
+    with atomic_write("alive.npy") as alive, open_sink("z.npy", 4) as sink:
         writing._swept.clear()
         FITTED.transform("x.npy", out="y.npy")
         sink.write(X)

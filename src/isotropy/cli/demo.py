@@ -26,7 +26,7 @@ from isotropy.geometry import measure
 from isotropy.models import KeyedVectors
 from isotropy.repairs import AllButTheTop
 from isotropy.tables import text_table
-from isotropy.writing import explained, mark, shown, whole, written_by_us
+from isotropy.writing import atomic_write, mark, quoted, write_errors, written_by_us
 
 SHOWN = ("mean_cosine", "mean_norm_ratio", "partition_isotropy", "isoscore", "effective_rank")
 COMPARED = ("center", "scaled-center", "all-but-the-top", "whiten", "cluster-removal")
@@ -144,21 +144,21 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
     for name in sorted(set(written) - written_by_us(out)):
         if os.path.lexists(out / name) and not overwrite:
             raise InputError(
-                f"--out must not hold a {shown(name)} that the demo did not write, or that "
-                f"was changed since, got {shown(out)}. Add --overwrite to replace it."
+                f"--out must not hold a {quoted(name)} that the demo did not write, or that "
+                f"was changed since, got {quoted(out)}. Add --overwrite to replace it."
             )
     pairs = out / "pairs.tsv"
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"--out {shown(out)} could not be created ({reason(error)}). Choose another."
+            f"--out {quoted(out)} could not be created ({reason(error)}). Choose another."
         ) from error
     with (
         resources.as_file(resources.files("isotropy.cli") / "data/word_pairs.tsv") as file,
-        explained(pairs),
+        write_errors(pairs),
     ):
-        with whole(pairs) as part:
+        with atomic_write(pairs) as part:
             shutil.copyfile(file, part)
         mark(out, [pairs.name])
     return pairs
@@ -168,7 +168,7 @@ def write_rows(path: Path, words: WordVectors) -> None:
     """Write the words with their rows to a Parquet file."""
     rows = words.vectors[list(words.row_of.values())]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-    with explained(path):
-        with whole(path) as part:
+    with write_errors(path):
+        with atomic_write(path) as part:
             pq.write_table(pa.table({"word": list(words.row_of), "vector": vectors}), part)
         mark(path.parent, [path.name])

@@ -23,7 +23,7 @@ from isotropy.errors import InputError, one_line, reason
 from isotropy.sources import Chunk, Source
 from isotropy.sources.guard import output_path
 from isotropy.stats import Statistic
-from isotropy.writing import PART, shown, sweep, whole
+from isotropy.writing import TEMPORARY, atomic_write, quoted, sweep
 
 SAVING_SHARE = 20  # a state is kept again after this many times what keeping it took
 PASS = re.compile(r"pass-\d{3,}")
@@ -41,7 +41,7 @@ class Checkpoint:
         folder = checks.path(folder, "checkpoint")
         self.folder = Path(output_path(folder, "checkpoint"))
         self.n_passes = 0
-        name = shown(folder)
+        name = quoted(folder)
         is_folder = os.path.isdir(self.folder)
         if os.path.exists(self.folder) and not is_folder:
             raise InputError(f"checkpoint must be a folder, got {name}.")
@@ -66,7 +66,7 @@ class Checkpoint:
         if begun.is_file():
             if _begun(begun)["key"] != key:
                 raise InputError(
-                    f"the checkpoint {shown(self.folder)} is of "
+                    f"the checkpoint {quoted(self.folder)} is of "
                     "other data or settings. Give them as they were, or choose a new folder."
                 )
         else:  # of a pass that was killed before it had a key
@@ -132,7 +132,7 @@ class PassFolder(PassCheckpoint):
                         f"{one_line(n_runs, 30)}"
                     )
             return n_runs
-        with self._writing(), whole(begun) as part:
+        with self._writing(), atomic_write(begun) as part:
             found = {"isotropy": __version__, "key": self.key, "n_runs": proposed}
             part.write_text(json.dumps(found))
         return proposed
@@ -190,7 +190,7 @@ class PassFolder(PassCheckpoint):
         counts = {"n_chunks": partial.n_chunks, "n_skipped": partial.n_skipped}
         header: dict[str, Any] = {"isotropy": __version__, "key": self.key} | counts | place
         header["checksum"] = stored.checksum(header, arrays)
-        with self._writing(), whole(path) as part:
+        with self._writing(), atomic_write(path) as part:
             part.write_bytes(save(arrays, {"isotropy.checkpoint": json.dumps(header)}))
 
     def _read(self, path: Path, place: dict[str, int]) -> Partial:
@@ -234,7 +234,7 @@ class PassFolder(PassCheckpoint):
         except OSError as error:
             self._discard()
             raise InputError(
-                f"the checkpoint {shown(self.folder.parent)} could not be written: "
+                f"the checkpoint {quoted(self.folder.parent)} could not be written: "
                 f"{reason(error)}. Free some room, or choose another folder."
             ) from error
 
@@ -255,7 +255,9 @@ def _is_pass(path: Path) -> bool:
     return (
         bool(PASS.fullmatch(path.name))
         and path.is_dir()
-        and all(FILE.fullmatch(file.name) or PART.fullmatch(file.name) for file in path.iterdir())
+        and all(
+            FILE.fullmatch(file.name) or TEMPORARY.fullmatch(file.name) for file in path.iterdir()
+        )
     )
 
 
@@ -273,7 +275,7 @@ def _damage(path: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise InputError(
-            f"the checkpoint {shown(path)} is damaged ({error}). Delete it, and its "
+            f"the checkpoint {quoted(path)} is damaged ({error}). Delete it, and its "
             "rows are read again."
         ) from None
 
@@ -290,7 +292,7 @@ def _expect_version(found: Any, path: Path) -> None:
     if version != __version__:
         writer = "an earlier version" if version is None else f"isotropy {one_line(version, 30)}"
         raise OtherVersionError(
-            f"the checkpoint {shown(path.parent.parent)} was written by {writer}, and "
+            f"the checkpoint {quoted(path.parent.parent)} was written by {writer}, and "
             f"this is isotropy {__version__}. Delete it, or go on with that version."
         )
 

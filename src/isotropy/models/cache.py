@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, reason
 from isotropy.models.models import Encoding, Float32Array
 from isotropy.sources import paths
-from isotropy.writing import whole
+from isotropy.writing import atomic_write
 
 
 def digest(value: Any) -> str:
@@ -92,7 +92,7 @@ class Cache:
         self.folder = Path(paths.normal(folder)) / key
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            with whole(self.folder / "identity.json") as part:
+            with atomic_write(self.folder / "identity.json") as part:
                 part.write_text(json.dumps(identity, indent=1))
         self._load()
 
@@ -130,9 +130,9 @@ class Cache:
             "truncated": np.array([e.truncated for e in encodings]),
         }
         with self._writing():
-            with whole(path.with_suffix(".npy")) as part, open(part, "wb") as file:
+            with atomic_write(path.with_suffix(".npy")) as part, open(part, "wb") as file:
                 np.save(file, np.concatenate(rows))
-            with whole(path.with_suffix(".npz")) as part, open(part, "wb") as file:
+            with atomic_write(path.with_suffix(".npz")) as part, open(part, "wb") as file:
                 np.savez(file, allow_pickle=False, **index)
         if not self._open(path.with_suffix(".npz")):
             raise self._unreadable(path)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, brief
 from isotropy.sources import tables
-from isotropy.sources.files import FormatError, explained, listed
+from isotropy.sources.files import FormatError, listed, read_errors
 from isotropy.sources.tables import Form, Record
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class TextFile:
                 f"{str(path)!r} must be a file of texts: .txt, .tsv, .csv or .jsonl, "
                 f"got {brief(bare)}."
             )
-        with explained(str(self.path), "text"):
+        with read_errors(str(self.path), "text"):
             packed = self.path.suffix.lower() == ".gz"
             self._plain = self._unpacked() if packed else self.path
             self._form = self._written()
@@ -317,7 +317,7 @@ class TextFile:
 
     def _records(self, block: Block) -> Iterator[Fields]:
         _, offset, n_bytes, line = block
-        with explained(str(self.path), "text"):
+        with read_errors(str(self.path), "text"):
             with open(self._plain, "rb") as file:
                 file.seek(offset)
                 data = file.read(n_bytes)

@@ -20,7 +20,7 @@ from isotropy.errors import InputError, InputTypeError, RepairFileError, one_lin
 from isotropy.sources import paths
 from isotropy.sources.guard import guard, output_path
 from isotropy.stored import checksum
-from isotropy.writing import explained, shown, whole
+from isotropy.writing import atomic_write, quoted, write_errors
 
 FORMAT = 1
 LONGEST_NOTE = 10_000  # characters
@@ -56,7 +56,7 @@ def write(
     except TypeError as error:
         raise InputError(f"parameters must be plain values: {error}.") from error
     target = paths.normal(path)
-    with explained(target), whole(target, overwrite=overwrite) as part:
+    with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_bytes(save(tensors, metadata={f"isotropy.{kind}": text}))
 
 
@@ -66,7 +66,7 @@ def check_target(
     """Raise if a file could not be saved; see `guard` for the parameters."""
     for name, path in outputs.items():
         if path is not None and os.path.isdir(output_path(path, name)):
-            raise InputError(f"{name} must be a file, got the folder {shown(path)}.")
+            raise InputError(f"{name} must be a file, got the folder {quoted(path)}.")
     guard(outputs, inputs, **options)
 
 
@@ -80,7 +80,7 @@ def read(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputTypeError(f"path must be a path, got {type(path).__name__}.")
-    name, path = shown(path), paths.normal(path)
+    name, path = quoted(path), paths.normal(path)
     if not os.path.isfile(path):
         raise RepairFileError(f"{name} does not exist, or is not a file.")
     try:
@@ -118,7 +118,7 @@ def validated(path: Any, kind: str = "repair") -> Iterator[None]:
         yield
     except InputError as error:
         raise RepairFileError(
-            f"{shown(path)} holds no valid {kind}: {str(error).removesuffix('.')}. Save it again."
+            f"{quoted(path)} holds no valid {kind}: {str(error).removesuffix('.')}. Save it again."
         ) from None
 
 

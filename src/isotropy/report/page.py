@@ -27,7 +27,7 @@ from isotropy.report.sections import (
 from isotropy.report.views import View, repaired
 from isotropy.sources import as_source
 from isotropy.sources.guard import guard, output_path
-from isotropy.writing import explained, is_stream, shown, whole
+from isotropy.writing import atomic_write, is_stream, quoted, write_errors
 
 PICTURES = (".svg", ".png", ".pdf")
 
@@ -38,7 +38,7 @@ def check_image(
     """The path of a figure; raises if no figure can be written there. Inputs: see `guard`."""
     target = Path(output_path(path, name))
     if target.suffix not in (".html", *PICTURES) or target.is_dir():
-        raise InputError(f"{name} must end in .html, {', '.join(PICTURES)}, got {shown(path)}.")
+        raise InputError(f"{name} must end in .html, {', '.join(PICTURES)}, got {quoted(path)}.")
     guard({name: path}, inputs, overwrite=overwrite)
     if target.suffix in PICTURES and importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError(
@@ -64,7 +64,7 @@ def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
     """
     target = check_image(path, overwrite=overwrite)
     try:
-        with explained(target), whole(target, overwrite=overwrite) as part:
+        with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
             if target.suffix == ".html":
                 figure.write_html(part, include_plotlyjs=True)
             else:
@@ -140,7 +140,7 @@ def write(
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
     text, geometry = _page(X, repairs, evidence, layers, title, seed, checkpoint)
-    with explained(target), whole(target, overwrite=overwrite) as part:
+    with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
     return geometry
 
@@ -159,7 +159,7 @@ def check_page(
     """The path of the page; raises if it can't be written or is one of the inputs."""
     target = Path(output_path(path, name))
     if not is_stream(target) and (target.suffix not in (".html", ".htm") or target.is_dir()):
-        raise InputError(f"{name} must be an .html file, got {shown(path)}.")
+        raise InputError(f"{name} must be an .html file, got {quoted(path)}.")
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
     inputs |= {f"repair {i}": one for i, one in enumerate(repairs, 1)}
     inputs |= {f"evidence {i}": one for i, one in enumerate(evidence, 1)}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
-from isotropy.sources.files import Column, File, FormatError, Rows, listed
+from isotropy.sources.files import Column, File, FormatError, Matrix, listed
 from isotropy.sources.sinks import Sink
 
 
@@ -127,7 +127,7 @@ def width(arrays: Iterator[pa.Array], layout: Layout) -> int:
     raise FormatError(f"has nothing in column {brief(layout.names[0])}.")
 
 
-def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Rows:
+def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Matrix:
     """The vectors of a batch whose first row is row first_row of its file."""
     if layout.is_list:
         top = layout.top_level(batch.schema)[0]
@@ -152,7 +152,7 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _lists_matrix(array: pa.Array, layout: Layout, first_row: int) -> Rows:
+def _lists_matrix(array: pa.Array, layout: Layout, first_row: int) -> Matrix:
     lengths = pc.list_value_length(array)
     wrong = pc.not_equal(lengths, layout.n_features).to_numpy(zero_copy_only=False) == True  # noqa: E712
     if wrong.any():
@@ -221,7 +221,7 @@ BUFFER = 1 << 20  # of a column that is being read, so that no column is held as
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedFile(File):
-    """Rows in groups that the writer chose; a piece is a run of whole groups."""
+    """Matrix in groups that the writer chose; a piece is a run of whole groups."""
 
     layout: Layout
     groups: tuple[int, ...]
@@ -239,8 +239,8 @@ class GroupedFile(File):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, pa.Table | None]]:
-        held: list[tuple[Rows, pa.Table | None]] = []
+    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+        held: list[tuple[Matrix, pa.Table | None]] = []
         room = self.rows_at_once
         for batch in self.batches(range(*place), carry):
             if held and batch.num_rows > room:
@@ -378,7 +378,7 @@ def _nothing() -> None:
     pass
 
 
-def _joined(parts: list[tuple[Rows, pa.Table | None]]) -> tuple[Rows, pa.Table | None]:
+def _joined(parts: list[tuple[Matrix, pa.Table | None]]) -> tuple[Matrix, pa.Table | None]:
     if len(parts) == 1:
         return parts[0]
     tables = [table for _, table in parts if table is not None]

@@ -19,7 +19,7 @@ from isotropy.errors import brief
 from isotropy.sources import paths, tables
 from isotropy.sources.base import CHUNK_BYTES
 from isotropy.sources.columnar import Layout, choose, matrix, named, one_batch
-from isotropy.sources.files import Column, File, FormatError, Rows
+from isotropy.sources.files import Column, File, FormatError, Matrix
 from isotropy.sources.tables import MISSING, MOST_RECORD, Form, Record, too_long
 
 BLOCK = 1 << 24
@@ -29,7 +29,7 @@ SAMPLE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LinesFile(File):
-    """Rows in lines; `marks` holds (number of rows, offset, number of bytes) of each piece."""
+    """Matrix in lines; `marks` holds (number of rows, offset, number of bytes) of each piece."""
 
     marks: tuple[tuple[int, int, int], ...]
 
@@ -45,7 +45,7 @@ class LinesFile(File):
 
 
 def text_rows(n_features: int) -> int:
-    """Rows of a chunk of text where nobody asked for a number."""
+    """Matrix of a chunk of text where nobody asked for a number."""
     return max(1, CHUNK_BYTES // (TEXT_BYTES * n_features))
 
 
@@ -209,7 +209,7 @@ class CsvFile(LinesFile):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
         data = paths.read_bytes(self.path, *place)
         if len(self.header) <= WIDE:
             try:
@@ -231,7 +231,7 @@ class CsvFile(LinesFile):
         quote = '"' if self.form.quoted else False
         return parse(data, self.form.delimiter, list(self.header), types, wanted, quote, NULLS)
 
-    def _one_by_one(self, data: bytes, first_row: int, line: int) -> tuple[Rows, pa.Table | None]:
+    def _one_by_one(self, data: bytes, first_row: int, line: int) -> tuple[Matrix, pa.Table | None]:
         """The same from the reader of all text tables, which says what is wrong where."""
         own = set(self.layout.names)
         places = [i for i, name in enumerate(self.header) if name in own]
@@ -252,7 +252,7 @@ class CsvFile(LinesFile):
                 carried[name].append(record.held[i])
         table = pa.table({name: pa.array(c, pa.string()) for name, c in carried.items()})
         if self.layout.is_list:
-            parsed = _parsed(pa.array(found, pa.string()), self.layout, first_row)
+            parsed = _lists_from_text(pa.array(found, pa.string()), self.layout, first_row)
             return matrix(parsed, self.layout, first_row), table if others else None
         rows = np.array(found, dtype=np.float64).reshape(len(found), len(places))
         return rows, table if others else None
@@ -275,11 +275,11 @@ class CsvFile(LinesFile):
             )
         return found
 
-    def _rows(self, table: pa.Table, first_row: int) -> Rows:
+    def _rows(self, table: pa.Table, first_row: int) -> Matrix:
         if not self.layout.is_list:
             return matrix(one_batch(table), self.layout, first_row)
         lists = one_batch(table.select(self.layout.names)).column(0)
-        return matrix(_parsed(lists, self.layout, first_row), self.layout, first_row)
+        return matrix(_lists_from_text(lists, self.layout, first_row), self.layout, first_row)
 
     def _others(self, table: pa.Table) -> pa.Table | None:
         own = set(self.layout.names)
@@ -417,13 +417,13 @@ def _width(sample: bytes, form: Form, names: list[str], layout: Layout) -> int:
     place = names.index(layout.names[0])
     for record in tables.records(io.BytesIO(sample), form, 2):
         if len(record.held) > place and record.held[place].lstrip(' "').startswith("["):
-            lists = _parsed(pa.array([record.held[place]]), layout, 0).column(0)
+            lists = _lists_from_text(pa.array([record.held[place]]), layout, 0).column(0)
             if lists[0].is_valid:
                 return len(lists[0].values)
     raise FormatError(f"has nothing in column {brief(layout.names[0])}.")
 
 
-def _parsed(text: pa.Array, layout: Layout, first_row: int) -> pa.RecordBatch:
+def _lists_from_text(text: pa.Array, layout: Layout, first_row: int) -> pa.RecordBatch:
     """Lists written as text, between commas or spaces, as lists; an empty cell becomes null."""
     inner = pc.utf8_trim(text, ' []\r\n\t"')
     inner = pc.if_else(pc.is_in(pc.utf8_lower(inner), pa.array(MISSING)), None, inner)

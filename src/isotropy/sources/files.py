@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Column = str | Sequence[str] | None
-Rows = NDArray[Any]
+Matrix = NDArray[Any]
 DAMAGE: tuple[type[BaseException], ...] = (
     EOFError,
     UnicodeDecodeError,
@@ -75,8 +75,8 @@ class File(ABC):
     @abstractmethod
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, pa.Table | None]]:
-        """Rows of a piece in bounded parts, with their other columns where `carry` is set."""
+    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+        """The rows of a piece in bounded parts, with their other columns if `carry` is set."""
 
 
 class FileSource(Source):
@@ -153,7 +153,7 @@ class FileSource(Source):
             raise InputError(self._differing)
         many = len(self.files) > 1  # then rows are counted in their file
         where = f" of {file.path!r}" if many else ""
-        with explained(file.path, file.kind):
+        with read_errors(file.path, file.kind):
             expect_unchanged(file)
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
                 expect_unchanged(file)
@@ -236,7 +236,7 @@ def listed(names: Sequence[Any], most: int = 20, word: Callable[[Any], str] = br
 
 
 @contextmanager
-def explained(path: str, kind: str) -> Iterator[None]:
+def read_errors(path: str, kind: str) -> Iterator[None]:
     """Turn what decoding a damaged file raises into one line that names the file.
 
     Anything else that is raised is a mistake of ours, and stays as it is.

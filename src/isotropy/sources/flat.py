@@ -1,4 +1,4 @@
-"""Rows of equal size, one after the other: safetensors, and TEXMEX's .fvecs family."""
+"""Matrix of equal size, one after the other: safetensors, and TEXMEX's .fvecs family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isotropy import stored
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import widened
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows, listed
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, listed
 from isotropy.sources.sinks import Sink
 from isotropy.stored import TensorEntry
 
@@ -35,7 +35,7 @@ class FlatFile(File):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, None]]:
+    ) -> Iterator[tuple[Matrix, None]]:
         with paths.open_binary(self.path) as file:
             if self.fortran:
                 rows = self._columns(file, first_row, n_rows)
@@ -58,7 +58,7 @@ class FlatFile(File):
         values = ("values", self.stored, (self.n_features,))
         return np.dtype([("width", "<i4"), values] if self.prefix else [values])
 
-    def _columns(self, file: IO[bytes], first_row: int, n_rows: int) -> Rows:
+    def _columns(self, file: IO[bytes], first_row: int, n_rows: int) -> Matrix:
         rows = np.empty((self.n_features, n_rows), self.stored)
         for j, column in enumerate(rows):
             value = j * self.n_rows + first_row

@@ -11,7 +11,7 @@ from isotropy.errors import InputError
 from isotropy.sources import paths
 from isotropy.sources.arrays import mapped_files
 from isotropy.sources.base import Source
-from isotropy.writing import is_ours, is_stream, shown, status
+from isotropy.writing import is_ours, is_stream, quoted, status
 
 DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # which nothing reads, wherever they lie
 
@@ -55,13 +55,13 @@ def output_path(path: Any, name: str) -> str:
     try:
         found = paths.normal(path)
     except TypeError as error:
-        raise InputError(f"{name} must be a path, got {shown(path)}.") from error
+        raise InputError(f"{name} must be a path, got {quoted(path)}.") from error
     if paths.is_remote(found):
         raise InputError(
-            f"{name} must be a local file, got {shown(found)}. Write here, then copy it."
+            f"{name} must be a local file, got {quoted(found)}. Write here, then copy it."
         )
     if "\0" in found:
-        raise InputError(f"{name} must be a path, got {shown(found)}.")
+        raise InputError(f"{name} must be a path, got {quoted(found)}.")
     return found
 
 
@@ -72,14 +72,14 @@ def _expect_distinct(outputs: dict[str, str]) -> None:
             if place in seen:
                 raise InputError(
                     f"{name} must be another file than {seen[place]}, and not in it, got "
-                    f"{shown(path)}. Choose another name."
+                    f"{quoted(path)}. Choose another name."
                 )
         seen[_identity(path)] = name
     for name, path in outputs.items():  # the other way round: an earlier one inside a later one
         for place in _places_above(path):
             if place in seen and seen[place] != name:
                 raise InputError(
-                    f"{name} must not be in {seen[place]}, got {shown(path)}. Choose another name."
+                    f"{name} must not be in {seen[place]}, got {quoted(path)}. Choose another name."
                 )
 
 
@@ -92,7 +92,7 @@ def _expect_unread(new: dict[str, str], grown: dict[str, str], read: list[tuple[
         other = files.get(_identity(path))
         if other is not None:
             raise InputError(
-                f"{name} must be another file than {other}, got {shown(path)} for both. "
+                f"{name} must be another file than {other}, got {quoted(path)} for both. "
                 "What is read would be lost; choose another name."
             )
     replaced = {name: path for name, path in there.items() if name in new}
@@ -102,7 +102,7 @@ def _expect_unread(new: dict[str, str], grown: dict[str, str], read: list[tuple[
         for other, source in read:
             if _identity(path) in _places_above(source):
                 raise InputError(
-                    f"{name} must not be a folder that holds {other}, got {shown(path)}. "
+                    f"{name} must not be a folder that holds {other}, got {quoted(path)}. "
                     "What is read would be lost; choose another name."
                 )
     for other, folder in read:
@@ -123,7 +123,7 @@ def _expect_outside(outputs: dict[str, str], other: str, folder: str) -> None:
         if _identity(inside) in wanted:
             name, path = wanted[_identity(inside)]
             raise InputError(
-                f"{name} must be another file than those in {other}, got {shown(path)}. "
+                f"{name} must be another file than those in {other}, got {quoted(path)}. "
                 "What is read would be lost; choose another name."
             )
 
@@ -135,23 +135,25 @@ def _expect_room(name: str, path: str, overwrite: bool) -> None:
     if is_stream(path):
         return
     if os.path.islink(target):
-        raise InputError(f"{name} must not be a link to itself, got {shown(path)}.")
+        raise InputError(f"{name} must not be a link to itself, got {quoted(path)}.")
     if not os.path.isdir(folder):
-        raise InputError(f"{name} must be in an existing folder, got {shown(path)}. Make it first.")
+        raise InputError(
+            f"{name} must be in an existing folder, got {quoted(path)}. Make it first."
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(
-            f"{name} must be in a folder that can be written, got {shown(path)}. Choose another."
+            f"{name} must be in a folder that can be written, got {quoted(path)}. Choose another."
         )
     if not os.path.lexists(target):
         return
     if os.path.isdir(target) and not is_ours(target):
         raise InputError(
             f"{name} must not be a folder with files that isotropy did not write, or "
-            f"that have changed since, got {shown(path)}. Choose a new folder, or delete it first."
+            f"that have changed since, got {quoted(path)}. Choose a new folder, or delete it first."
         )
     if not overwrite:
         how = "Add --overwrite" if name.startswith("--") else "Pass overwrite=True"
-        raise InputError(f"{name} {shown(path)} exists. {how} to replace it.")
+        raise InputError(f"{name} {quoted(path)} exists. {how} to replace it.")
 
 
 def _read(value: Any) -> Iterator[str]:

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 
 from isotropy.errors import brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows, listed
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, listed
 from isotropy.sources.flat import FlatFile, expect_bytes
 from isotropy.sources.sinks import Sink
 
@@ -140,9 +140,9 @@ class CompressedFile(File):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, None]]:
+    ) -> Iterator[tuple[Matrix, None]]:
         width = self.n_features * np.dtype(self.stored).itemsize
-        with _unzipped(self.path) as (_, archive), _opened(archive, self.member) as member:
+        with _open_archive(self.path) as (_, archive), _open_member(archive, self.member) as member:
             member.read(self.offset)
             for start in range(0, n_rows, self.rows_at_once):
                 n_bytes = min(self.rows_at_once, n_rows - start) * width
@@ -153,7 +153,7 @@ class CompressedFile(File):
 
 
 def open_npz(path: str, column: Column, chunk_rows: int | None) -> File:
-    with _unzipped(path) as (file, archive):
+    with _open_archive(path) as (file, archive):
         headers: dict[str, Header] = {}
         entries: dict[str, zipfile.ZipInfo] = {}
         starts: dict[str, int] = {}
@@ -170,7 +170,7 @@ def open_npz(path: str, column: Column, chunk_rows: int | None) -> File:
                     f"holds {brief(name)} compressed in a way that numpy does not write. Save it "
                     "with numpy.savez_compressed."
                 )
-            with _opened(archive, entry) as member:
+            with _open_member(archive, entry) as member:
                 headers[name], starts[name] = read_header(member)
             entries[name] = entry
         name = choose(headers, column)
@@ -204,7 +204,7 @@ def open_npz(path: str, column: Column, chunk_rows: int | None) -> File:
 
 
 @contextmanager
-def _unzipped(path: str) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
+def _open_archive(path: str) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
     with paths.open_binary(path) as file:
         if file.read(4) not in (b"PK\3\4", b"PK\5\6"):  # zipfile would look from the end only
             raise zipfile.BadZipFile("it does not begin as a zip archive")
@@ -214,7 +214,7 @@ def _unzipped(path: str) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
             yield file, archive
 
 
-def _opened(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> IO[bytes]:
+def _open_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> IO[bytes]:
     with _bad_zip():
         return archive.open(member)
 

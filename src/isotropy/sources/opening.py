@@ -19,8 +19,8 @@ from isotropy.sources.files import (
     FileSource,
     FormatError,
     expect_unchanged,
-    explained,
     listed,
+    read_errors,
 )
 from isotropy.stored import parse_json
 
@@ -126,7 +126,7 @@ def open_source(
     found = []
     for name in names:
         path = checks.path(name, "X")
-        with explained(path, "readable"):
+        with read_errors(path, "readable"):
             found += _expand(paths.normal(path))
     files = [_open_file(path, column, chunk_rows) for path in found]
     return FileSource(
@@ -171,7 +171,7 @@ def _open_file(path: str, column: Column, chunk_rows: int | None) -> File:
             f"of {', '.join(FORMATS)}."
         )
     kind, module, function, named = FORMATS[suffix]
-    with explained(path, kind):
+    with read_errors(path, kind):
         stamp = paths.stamp(path)
         if not stamp[0]:
             raise FormatError("is empty. Write or copy it again.")
@@ -208,7 +208,7 @@ def _folder(path: str) -> list[str]:
             f"{paths.join(path, 'train')!r}."
         )
     if paths.is_file(state) and paths.is_file(paths.join(path, "dataset_info.json")):
-        with explained(state, "data set"):
+        with read_errors(state, "data set"):
             return [paths.join(path, name) for name in _data_files(state)]
     if (file := _first(format.file(path) for format in _folder_formats(path))) is not None:
         return [file]

@@ -17,7 +17,7 @@ from isotropy.errors import InputError
 from isotropy.sources.base import Source, narrowed, widened
 from isotropy.sources.files import wide
 from isotropy.sources.guard import guard, output_path
-from isotropy.writing import NewFile, NewFolder, explained, shown, status
+from isotropy.writing import NewFile, NewFolder, quoted, status, write_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,14 +66,14 @@ class Sink:
         checks.n_features(rows, self.n_features)
         if not len(rows):
             return
-        with self._explained():
+        with self._write_errors():
             self._write(self._cast(rows), carried)
         self.n_rows += len(rows)
 
     def __enter__(self) -> Self:
         self.new = NewFile(self.path, self.overwrite)
         try:
-            with self._explained():
+            with self._write_errors():
                 self.file: IO[bytes] = open(self.new.begin(), "wb")
                 self._begin()
         except BaseException:
@@ -92,8 +92,8 @@ class Sink:
             return
         try:
             if not self.n_rows:
-                raise InputError(f"there are no rows to write to {shown(self.told)}.")
-            with self._explained():
+                raise InputError(f"there are no rows to write to {quoted(self.told)}.")
+            with self._write_errors():
                 self._finish()
                 self.file.close()
                 self.new.finish()
@@ -137,8 +137,8 @@ class Sink:
             checks.fits(values, rows, self.dtype, self.n_rows)
         return cast
 
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return explained(self.told, f" after {self.n_rows} rows")
+    def _write_errors(self) -> contextlib.AbstractContextManager[None]:
+        return write_errors(self.told, f" after {self.n_rows} rows")
 
 
 def open_sink(
@@ -171,9 +171,9 @@ def open_sink(
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SINKS:
-        raise InputError(f"{name} must end in one of {', '.join(SINKS)}, got {shown(target)}.")
+        raise InputError(f"{name} must end in one of {', '.join(SINKS)}, got {quoted(target)}.")
     if os.path.isdir(target):
-        raise InputError(f"{name} must be a file, got the folder {shown(target)}.")
+        raise InputError(f"{name} must be a file, got the folder {quoted(target)}.")
     guard({name: path}, {"X": like}, overwrite=overwrite)
     module, kind_name = SINKS[suffix]
     kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
@@ -218,7 +218,7 @@ class PartsSink:
         if status(self.path) is not None and not os.path.isdir(self.path):
             raise InputError(
                 f"{name} without a suffix must be a folder, got the file "
-                f"{shown(self.path)}. Choose another name."
+                f"{quoted(self.path)}. Choose another name."
             )
         guard({name: path}, {"X": like}, overwrite=overwrite)
         self.folder = NewFolder(self.path, overwrite)
@@ -250,7 +250,7 @@ class PartsSink:
 
     def __enter__(self) -> Self:
         try:
-            with explained(self.path):
+            with write_errors(self.path):
                 self.folder.begin()
         except BaseException:
             self.folder.discard()
@@ -271,6 +271,6 @@ class PartsSink:
 
     def _finish(self) -> None:
         if all(name.startswith(".") for name in os.listdir(self.folder.part)):
-            raise InputError(f"there are no rows to write to {shown(self.path)}.")
-        with explained(self.path):
+            raise InputError(f"there are no rows to write to {quoted(self.path)}.")
+        with write_errors(self.path):
             self.folder.finish()

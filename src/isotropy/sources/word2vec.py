@@ -16,7 +16,7 @@ from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.csv import LinesFile, first_lines, mark, parse, text_rows
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Rows
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix
 from isotropy.sources.sinks import Sink
 
 WORD = "word"
@@ -33,7 +33,7 @@ class WordsFile(LinesFile):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
         data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
         data = BLANK.sub(b"", b"\n" + data)[1:]
         data = data.replace(b" \n", b"\n").rstrip(b" ")  # fastText ends lines with a space
@@ -50,7 +50,7 @@ class WordsFile(LinesFile):
             rows[:, j] = table.column(name).to_numpy()
         yield rows, table.select([WORD]) if carry else None
 
-    def _carefully(self, data: bytes, first_row: int) -> tuple[list[str], Rows]:
+    def _carefully(self, data: bytes, first_row: int) -> tuple[list[str], Matrix]:
         """Words and rows where a word holds spaces or bytes that are not UTF-8."""
         lines = [line for line in data.split(b"\n") if line]
         words: list[str] = []
@@ -79,7 +79,7 @@ class BinaryWordsFile(LinesFile):
 
     def read(
         self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Rows, pa.Table | None]]:
+    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
         data = paths.read_bytes(self.path, *place)
         words: list[str] = []
         rows = np.empty((n_rows, self.n_features), np.float32)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from isotropy.errors import InputError, brief
 from isotropy.sources import tables
-from isotropy.sources.files import FormatError, explained
+from isotropy.sources.files import FormatError, read_errors
 
 KINDS = ".tsv, .csv, .txt, .jsonl (each also .gz) or .parquet"
 PARQUET = re.compile(r"\.parquet$", re.IGNORECASE)
@@ -43,7 +43,7 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
     """
     if PARQUET.search(path.name):
         return _parquet(path, header)
-    with explained(str(path), "text"):
+    with read_errors(str(path), "text"):
         tables.expect_bounded(path)
         with tables.open_plain(path) as file:
             lines = tables.head(file)
@@ -102,7 +102,7 @@ def _objects(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[
 
 
 def _parquet(path: Path, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
-    with explained(str(path), "Parquet"):
+    with read_errors(str(path), "Parquet"):
         if header:
             raise FormatError("has its own column names, so it takes no header. Leave it out.")
         table = pq.read_table(path)
@@ -145,7 +145,7 @@ def read_smart(path: Path) -> list[tuple[str, str, str]]:
     """(id, title, text) of each entry."""
     found: list[tuple[str, dict[str, list[str]]]] = []
     lines: list[str] | None = None
-    with explained(str(path), "SMART"), tables.open_plain(path) as file:
+    with read_errors(str(path), "SMART"), tables.open_plain(path) as file:
         for record in tables.records(file, tables.LINES):
             begin, field = BEGIN.match(record.held), FIELD.match(record.held)
             if begin:
@@ -177,7 +177,7 @@ def read_judgements(path: Path) -> tuple[Judgements, list[int]] | None:
     A line holds query, 0 or Q0, document and relevance (TREC); query, document, 0 and 0 (CISI and
     CACM); query, document and code from 1, the best, to 5 (Cranfield); or query and document.
     """
-    with explained(str(path), "text"), tables.open_plain(path) as file:
+    with read_errors(str(path), "text"), tables.open_plain(path) as file:
         rows, lines = list[list[str]](), list[int]()
         for record in tables.records(file, tables.Form(tables.SPACE)):
             if record.is_blank:

@@ -26,7 +26,7 @@ from isotropy.trial.run import run
 from isotropy.trial.settings import Job, settings_for
 from isotropy.trial.summary import RunRecord
 from isotropy.trial.task_data import task_spec
-from isotropy.writing import explained, shown, whole
+from isotropy.writing import atomic_write, quoted, write_errors
 
 Cell = tuple[str, str, str]  # model, task and method
 SEARCHED_SHARE = 0.2  # of the training items, on which options are chosen
@@ -54,7 +54,7 @@ class Trial:
         guard({}, inputs, kept={"--out": self.out})
         object.__setattr__(self, "out", output_path(self.out, "--out"))
         if os.path.exists(self.out) and not os.path.isdir(self.out):
-            raise InputError(f"--out must be a folder, got the file {shown(self.out)}.")
+            raise InputError(f"--out must be a folder, got the file {quoted(self.out)}.")
         checks.integer(self.n_seeds, "seeds", 1)
         checks.integer(self.jobs, "jobs", 1)
         names = [Path(model).name for model in self.models]
@@ -91,7 +91,7 @@ class Trial:
     def _complete(self, jobs: Sequence[Job], tell: Callable[[RunRecord], None]) -> None:
         """Run the jobs that have no record yet, and keep their records."""
         missing = [job for job in jobs if self._to_do(job)]
-        with explained(self.out):
+        with write_errors(self.out):
             Path(self.out).mkdir(parents=True, exist_ok=True)
         failed = []
         for job, found in _results(missing, min(self.jobs, len(missing))):
@@ -229,7 +229,7 @@ def _start(n_threads: int) -> None:
 
 def keep(path: Path, record: RunRecord) -> None:
     """Write the record completely or not at all; null stands for values that are not finite."""
-    with explained(path), whole(path) as part:
+    with write_errors(path), atomic_write(path) as part:
         part.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
 
 
@@ -239,7 +239,7 @@ def read(path: Path) -> RunRecord:
         record: RunRecord = json.loads(path.read_text(encoding="utf-8"))
         _ = record["score"], record["spec"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{shown(path)} is not the record of a run. Move it away.") from error
+        raise InputError(f"{quoted(path)} is not the record of a run. Move it away.") from error
     if record["score"] is None:
         record["score"] = math.nan
     return record
