@@ -221,7 +221,7 @@ BUFFER = 1 << 20  # of a column that is being read, so that no column is held as
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedFile(File):
-    """Matrix in groups that the writer chose; a piece is a run of whole groups."""
+    """Rows in groups that the writer chose; a piece is a run of complete groups."""
 
     layout: Layout
     groups: tuple[int, ...]

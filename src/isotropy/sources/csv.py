@@ -29,7 +29,7 @@ SAMPLE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LinesFile(File):
-    """Matrix in lines; `marks` holds (number of rows, offset, number of bytes) of each piece."""
+    """Rows in lines; `marks` holds (number of rows, offset, number of bytes) of each piece."""
 
     marks: tuple[tuple[int, int, int], ...]
 
@@ -45,7 +45,7 @@ class LinesFile(File):
 
 
 def text_rows(n_features: int) -> int:
-    """Matrix of a chunk of text where nobody asked for a number."""
+    """The default number of rows in a chunk of text."""
     return max(1, CHUNK_BYTES // (TEXT_BYTES * n_features))
 
 

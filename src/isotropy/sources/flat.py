@@ -1,4 +1,4 @@
-"""Matrix of equal size, one after the other: safetensors, and TEXMEX's .fvecs family."""
+"""Rows of equal size, one after another: safetensors, and the .fvecs family of TEXMEX."""
 
 from __future__ import annotations
 
