@@ -19,9 +19,9 @@ import scipy.sparse
 from isotropy.errors import InputError, InputTypeError, WidthError, brief, one_line
 
 Array = Any  # a numpy array or a torch tensor
-MOST_FEATURES = 1 << 20  # one product of two features each is then 8 TB
+MOST_FEATURES = 1 << 20  # the matrix of their products would take 8 TB
 
-LARGEST_WEIGHT = 1e100  # its square, times rows, is a float; so is that of its inverse
+LARGEST_WEIGHT = 1e100  # squares of weights and of their inverses must be floats
 
 
 def is_tensor(X: object) -> bool:
@@ -83,7 +83,7 @@ def has_mask(X: object) -> bool:
 
 
 def unmasked(X: Any) -> np.ndarray[Any, Any]:
-    """X with NaN for what is masked."""
+    """X with NaN for masked values."""
     array: Any = np.ma.vstack(X) if isinstance(X, (list, tuple)) else X
     wide = array.dtype if array.dtype.kind == "f" else np.float64
     filled: np.ndarray[Any, Any] = array.astype(wide).filled(np.nan)
@@ -91,7 +91,7 @@ def unmasked(X: Any) -> np.ndarray[Any, Any]:
 
 
 def _dense(X: Any, name: str) -> Array:
-    """X, which is a tensor, where it has all its values and they are real."""
+    """The tensor X, if it is dense and real."""
     if X.is_nested:
         what, instead = "nested", f"{name}.to_padded_tensor(0.0), or its rows one by one"
     elif X.layout is not sys.modules["torch"].strided:
@@ -173,9 +173,9 @@ def finite_rows(X: Array) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
 
 
 def fits(cast: Array, rows: Array | None, dtype: str, first_row: int | None = 0) -> None:
-    """Raise where finite rows are no longer so when cast to a dtype, naming the first of them.
+    """Raise if finite rows are no longer finite after a cast to a dtype, naming the first one.
 
-    Without `rows`, all that is cast was finite; without `first_row`, no row is named.
+    Without `rows`, all rows were finite before the cast; without `first_row`, no row is named.
     """
     if math.isfinite(_total(cast)):
         return
@@ -197,7 +197,7 @@ def fits(cast: Array, rows: Array | None, dtype: str, first_row: int | None = 0)
 
 
 def _total(X: Array) -> float:
-    """The sum of X, finite where all of X is, but for very large values: one fast pass."""
+    """The sum of X in one fast pass; finite if X is, unless its values are very large."""
     narrow = X.dtype.itemsize < 4  # the sum of ordinary rows is too much for float16
     with np.errstate(over="ignore", invalid="ignore"):
         if is_tensor(X):
@@ -206,13 +206,13 @@ def _total(X: Array) -> float:
 
 
 def _host(X: Array) -> np.ndarray[Any, Any]:
-    """X as floats of numpy, to look at."""
+    """X as a numpy array."""
     found: np.ndarray[Any, Any] = X.detach().cpu().double().numpy() if is_tensor(X) else X
     return found
 
 
 def weights(sample_weight: object, n_samples: int) -> np.ndarray[Any, Any] | None:
-    """sample_weight as float64 of shape (n_samples,), or None where it was None."""
+    """sample_weight as float64 of shape (n_samples,), or None."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, numbers.Real):
@@ -264,7 +264,7 @@ def real(value: object, name: str, low: float, high: float = math.inf) -> float:
     ok = isinstance(value, numbers.Real) and not isinstance(value, bool)
     try:
         number = float(value) if ok else math.nan  # type: ignore[arg-type]
-    except OverflowError:  # an integer that no float reaches
+    except OverflowError:  # an integer beyond the range of floats
         number = math.nan
     if not low <= number <= high:
         raise InputError(f"{name} must be a number in [{low:g}, {high:g}], got {brief(value)}.")
@@ -287,7 +287,7 @@ def choice(value: object, name: str, options: Sequence[str]) -> str:
 
 
 def known(names: Iterable[str], options: Iterable[str], name: str) -> list[str]:
-    """names as a list, each of which must be among options; one name may stand by itself."""
+    """names, or a single name, as a list; each must be one of options."""
     if not isinstance(names, Iterable):
         raise InputError(f"{name} must be a list of names, got {brief(names)}.")
     options = list(options)
@@ -296,7 +296,7 @@ def known(names: Iterable[str], options: Iterable[str], name: str) -> list[str]:
 
 
 def listing(values: Any, name: str) -> list[Any]:
-    """values as a list; one text by itself is none."""
+    """values as a list; a single text is not a list."""
     if isinstance(values, (str, bytes, Mapping)) or is_tensor(values):
         found = None
     else:

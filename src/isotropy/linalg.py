@@ -23,7 +23,7 @@ _limiting = threading.Lock()
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limits BLAS to one thread, which is global: who limits first also lifts the limit."""
+    """Limit BLAS to one thread. The limit is global: the first to set it also lifts it."""
     if not _limiting.acquire(blocking=False):
         yield
         return
@@ -36,7 +36,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _controller(n_modules: int) -> ThreadpoolController:
-    """What controls the libraries that are loaded; looked for again after new imports."""
+    """The controller of the loaded libraries; made again after new imports."""
     return ThreadpoolController()
 
 
@@ -54,7 +54,7 @@ def namespace(X: Array) -> Any:
 
 
 def native(X: Array) -> Array:
-    """X without autograd, as numpy where it lies on the CPU, in float32 or float64.
+    """X without autograd, as numpy if it is on the CPU, in float32 or float64.
 
     float64 and 32- and 64-bit integers become float64, everything narrower float32.
     """
@@ -94,13 +94,13 @@ def like(values: Array, X: Array) -> Array:
 
 
 def double(X: Array) -> Array:
-    """X in float64, where it lies."""
+    """X in float64, on its device."""
     xp = namespace(X)
     return xp.astype(X, xp.float64, copy=False)
 
 
 def smallest(keys: Array, k: int) -> Array:
-    """Where the k smallest keys are, in no order."""
+    """Indices of the k smallest keys, unordered."""
     if is_tensor(keys):
         return keys.topk(k, largest=False, sorted=False).indices
     return np.argpartition(keys, k - 1)[:k]
@@ -133,7 +133,7 @@ def blocks(
 ) -> Iterator[tuple[int, Array, Array | None]]:
     """(first row, rows, weights in float64) of consecutive blocks of X.
 
-    A device wants fewer, larger products: its blocks are `on_device` times as large.
+    Devices prefer fewer, larger products: their blocks are `on_device` times as large.
     """
     rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
@@ -176,7 +176,7 @@ def exponent_of(size: float) -> int:
 
 
 def scaled(X: Array, exponent: Any) -> Array:
-    """X / 2^exponent, exact within the range of floats; `exponent` is one int, or one a row."""
+    """X / 2^exponent, exact within the range of floats; `exponent` is one int, or one per row."""
     if isinstance(exponent, int):
         return X if exponent == 0 else _scaled(X, exponent)
     xp = namespace(X)
@@ -212,7 +212,7 @@ def usual(X: Array) -> tuple[float, float]:
 
 
 def lengths(X: Array) -> Array:
-    """||x_i|| of every row in float64, at any scale; infinite where that is too much for it."""
+    """||x_i|| of every row in float64, at any scale; infinite if it overflows."""
     xp = namespace(X)
     with np.errstate(over="ignore"):
         norms = xp.sqrt(squared_norms(X))
@@ -251,10 +251,10 @@ def eigh(symmetric: Floats, device: str = "cpu") -> tuple[Floats, Floats]:
 
 
 def threads_for(n_features: int) -> contextlib.AbstractContextManager[None]:
-    """One thread for a decomposition that is small.
+    """One thread for a small decomposition.
 
-    Threads of LAPACK wait for each other thousands of times, and where other work has a core, each
-    wait takes as long as that is given: 256 x 256 then took 0.8 to 1.5 s, and 12 ms in one thread.
+    LAPACK's threads wait for each other thousands of times, which is slow if other work takes a
+    core: 256 x 256 then took 0.8 to 1.5 s, and 12 ms in one thread.
     """
     return one_blas_thread() if n_features <= ONE_THREAD else contextlib.nullcontext()
 
@@ -263,7 +263,7 @@ def noise_of(values: Floats, resolution: float, mean: float | None = None) -> fl
     """How far rounding moves the descending eigenvalues of a sum of products.
 
     `resolution` is the relative rounding of the products and `mean` the mean eigenvalue of what
-    was summed, where that is not the mean of `values`.
+    was summed, if it is not the mean of `values`.
     """
     mean = float(values.mean()) if mean is None else mean
     decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
@@ -272,7 +272,7 @@ def noise_of(values: Floats, resolution: float, mean: float | None = None) -> fl
 
 
 def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
-    """Eigenvalues as of `noise_of`, with those that are rounding set to zero."""
+    """Eigenvalues, with those below `noise_of` set to zero."""
     return np.where(values > noise_of(values, resolution, mean), values, 0.0)
 
 
@@ -281,10 +281,10 @@ def gram_eigh(
 ) -> tuple[Floats, Floats]:
     """Eigenvalues (descending) and eigenvectors of X'X = scatter + weight mean mean'.
 
-    Where the mean dwarfs the scatter, forming X'X would drown the small eigenvalues in the
-    rounding of the large one. Then the mean's direction is split off by a reflection and the
-    rest corrected by the Schur complement: what that leaves out is of the order of the squared
-    ratio of scatter to mean energy, below 1e-10 of any eigenvalue.
+    If the mean dwarfs the scatter, the rounding of the largest eigenvalue of X'X would hide the
+    small ones. The direction of the mean is then split off by a reflection, and the rest corrected
+    by the Schur complement. The error is of the order of the squared ratio of scatter to mean
+    energy, below 1e-10 of any eigenvalue.
     """
     energy = weight * float(mean @ mean)
     if len(mean) == 1 or not energy > DRIFT * float(np.trace(scatter)):

@@ -220,8 +220,8 @@ class Field:
     Parameters
     ----------
     shape : str
-        Sizes with commas between: names, such as "n_features", which all fields that name one
-        share, or numbers. None at all is a single value.
+        Sizes separated by commas: numbers, or names such as "n_features", which have the same
+        value in all fields. An empty shape is a single value.
     kind : {"float", "single", "rows", "int", "seed"}
         Float64, float32, either of them, int64, or any 64-bit integer.
     low, high : float
@@ -233,7 +233,7 @@ class Field:
     optional : bool
         Whether the array may be left out.
     orthonormal : bool
-        Whether the rows (of each part, where there are three axes) are orthonormal, or zero.
+        Whether the rows (of each part, if there are three axes) are orthonormal or zero.
     ascending : bool
         Whether no value is below the one before it.
 
@@ -260,7 +260,7 @@ class Field:
 
     @property
     def axes(self) -> list[str]:
-        """The sizes of the shape, as they are named."""
+        """The names of the sizes."""
         return [size.strip() for size in self.shape.split(",")] if self.shape else []
 
     def check_shape(self, name: str, array: NDArray[Any], sizes: dict[str, int]) -> None:
@@ -278,7 +278,7 @@ class Field:
             raise InputError(f"{name} must have shape {said}, got {one_line(array.shape, 60)}")
 
     def check_values(self, name: str, array: NDArray[Any]) -> None:
-        """Raise unless every value is what it must be."""
+        """Raise unless every value is within its bounds and rules."""
         if array.dtype.kind == "f":
             bad = np.isnan(array) if self.infinite else ~np.isfinite(array)
             if bad.any():
@@ -324,9 +324,9 @@ def check(
 
 
 def _orthonormal(array: NDArray[Any]) -> bool:
-    """Whether the rows are orthonormal or zero, to half the digits; seen by two mixtures of them.
+    """Whether the rows are orthonormal or zero, to half the digits.
 
-    C C' v = v for every v that is zero where a row of C is: at two products, not one for each row.
+    Tested with two random mixtures of rows, for which C C' v = v must hold.
     """
     n_rows = array.shape[-2]
     lengths = np.einsum("...ij,...ij->...i", array, array)

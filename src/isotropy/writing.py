@@ -1,8 +1,8 @@
-"""The one way to write: files and folders that appear whole or not at all.
+"""Atomic writes: files and folders that appear only when they are complete.
 
-What is written lies beside its target under a name that nobody else has, and takes the target's
-name at the end. A link stays, and what it names is replaced; what is replaced keeps its mode.
-Whatever a killed run left behind is removed by the next that writes there.
+Everything is written next to its target under a unique temporary name, and renamed at the end. A
+link is kept and its target replaced; a replaced file keeps its mode. What a killed run left behind
+is removed by the next run that writes there.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from isotropy.errors import InputError, reason
 
 try:
     import fcntl
-except ImportError:  # Windows, where nothing can tell whether a leftover is still in use
+except ImportError:  # Windows, where we cannot tell whether a leftover is in use
     fcntl = None  # type: ignore[assignment]
 
-MARKER = ".isotropy.json"  # in a folder of ours: which of its files were written by us
+MARKER = ".isotropy.json"  # lists the files that we wrote in a folder of ours
 TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.isotropy-part", re.DOTALL)
 STREAM = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/[^/]+/fd/\d+")
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux; macOS has the same 2
@@ -40,14 +40,14 @@ _swept: set[str] = set()
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its place at the end; after an error, neither.
+    """A temporary file next to `path`, which replaces it at the end; removed after an error.
 
     Parameters
     ----------
     path : path
-        A pipe or a device is written to when the rest is done.
+        A pipe or device is written to at the end.
     overwrite : bool
-        Whether a file that is there, or has appeared meanwhile, is replaced.
+        Whether to replace the file if it exists, or appears in the meantime.
 
     Examples
     --------
@@ -66,9 +66,9 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Ite
 
 
 class NewFile:
-    """A file in the making: `begin` gives its path, `finish` its name, and `discard` ends all.
+    """A file being written: `begin` returns its temporary path, `finish` gives it its name.
 
-    `discard` must be called in any case; after `finish` it has nothing to remove.
+    `discard` must always be called; after `finish` it has nothing to remove.
     """
 
     def __init__(self, path: str | os.PathLike[str], overwrite: bool) -> None:
@@ -80,7 +80,7 @@ class NewFile:
         self._old: os.stat_result | None = None
 
     def begin(self) -> Path:
-        """Make the file that is to be written; only we know its name."""
+        """Create the temporary file and return its path."""
         if self.stream:
             self._handle, self.part = tempfile.mkstemp(prefix="isotropy-")
             return Path(self.part)
@@ -88,7 +88,7 @@ class NewFile:
         sweep(os.path.dirname(self.target))
         self._old = status(self.target)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        mode = 0o666 if self._old is None else 0o600  # the system takes the umask from it
+        mode = 0o666 if self._old is None else 0o600  # the system applies the umask
         while True:
             self.part = temporary(self.target)
             self._handle = os.open(self.part, flags, mode)
@@ -97,14 +97,14 @@ class NewFile:
             self.discard()
 
     def finish(self) -> None:
-        """Make what was written last, and give it its name."""
+        """Flush what was written to disk, and give the file its name."""
         if self.stream:
             self._copy()
             return
         _sync(self.part, os.O_RDWR)
         if self._old is not None:
             keep_mode(self.part, self._old)
-        if fcntl is None:  # Windows renames no file that is open
+        if fcntl is None:  # Windows cannot rename an open file
             self._close()
         if self.overwrite:
             os.replace(self.part, self.target)
@@ -135,11 +135,11 @@ class NewFile:
 
 
 class NewFolder:
-    """A folder in the making, as `NewFile`; others may write into `part` meanwhile.
+    """A folder being written, like `NewFile`; other processes may write into `part`.
 
-    Its name is known from the start, so that it can be told to other processes before `begin`.
-    At the end it gets a marker that lists its files: such a folder can be replaced as long as
-    nobody else has put anything there.
+    Its temporary name is known from the start, so other processes can be told before `begin`. At
+    the end it gets a marker that lists its files: the folder can be replaced as long as it holds
+    nothing else.
     """
 
     def __init__(self, path: str | os.PathLike[str], overwrite: bool) -> None:
@@ -162,13 +162,13 @@ class NewFolder:
 
     def finish(self) -> None:
         for entry in os.scandir(self.part):
-            if TEMPORARY.fullmatch(entry.name):  # of a worker that was lost
+            if TEMPORARY.fullmatch(entry.name):  # left by a lost worker
                 os.unlink(entry.path)
         old = status(self.target)
         mark(self.part, [entry.name for entry in os.scandir(self.part)])
         if old is None:
             sync_folder(self.part)
-            os.rename(self.part, self.target)  # fails where another run was faster
+            os.rename(self.part, self.target)  # fails if another run was faster
         elif not self.overwrite or not is_ours(self.target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.target)
         else:
@@ -189,7 +189,7 @@ class NewFolder:
 
 @contextlib.contextmanager
 def write_errors(path: str | os.PathLike[str], after: str = "") -> Iterator[None]:
-    """Says in one line why something could not be written; a closed pipe is told as it is."""
+    """Turn an error while writing into one line that says why; a closed pipe stays as it is."""
     try:
         yield
     except BrokenPipeError:
@@ -197,7 +197,7 @@ def write_errors(path: str | os.PathLike[str], after: str = "") -> Iterator[None
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise InputError(
-                f"{quoted(path)} has appeared or changed meanwhile: something else writes "
+                f"{quoted(path)} has appeared or changed in the meantime: something else writes "
                 "there. Choose another name."
             ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -210,7 +210,7 @@ def write_errors(path: str | os.PathLike[str], after: str = "") -> Iterator[None
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a pipe, a device or the like, which is written to and never replaced."""
+    """Whether this is a pipe or device, which is written to and never replaced."""
     found = status(path)
     if found is None:
         return False
@@ -220,7 +220,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What is there, through links; None where there is nothing, or nothing that can be seen."""
+    """The status of what is there, following links; None if nothing is visible."""
     try:
         return os.stat(path)
     except (OSError, ValueError):
@@ -228,14 +228,14 @@ def status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def quoted(path: object, most: int = 160) -> str:
-    """A path as messages show it: quoted, on one line, and of bounded length."""
+    """A path for messages: in quotes, on one line, and of bounded length."""
     text = str(path)
     half = most // 2
     return repr(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")
 
 
 def is_ours(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds nothing but what we wrote to it, or nothing at all."""
+    """Whether a folder is empty or holds only files that we wrote."""
     try:
         names = set(os.listdir(folder)) - {MARKER}
     except OSError:
@@ -244,7 +244,7 @@ def is_ours(folder: str | os.PathLike[str]) -> bool:
 
 
 def written_by_us(folder: str | os.PathLike[str]) -> set[str]:
-    """Names of the files in a folder that we wrote, and nobody has touched since."""
+    """Names of the files in a folder that we wrote and that have not changed since."""
     try:
         listed = json.loads(Path(folder, MARKER).read_text(encoding="utf-8"))["files"]
         return {name for name, seen in listed.items() if seen and seen == _seen(folder, name)}
@@ -253,7 +253,7 @@ def written_by_us(folder: str | os.PathLike[str]) -> set[str]:
 
 
 def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
-    """Keep in the folder that these files of it, and those we wrote before, are ours."""
+    """Record in the folder that we wrote these files, in addition to earlier ones."""
     ours = (written_by_us(folder) | set(names)) - {MARKER}
     found = {"isotropy": __version__, "files": {name: _seen(folder, name) for name in sorted(ours)}}
     with atomic_write(Path(folder, MARKER)) as part:
@@ -261,7 +261,7 @@ def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
 
 
 def _seen(folder: str | os.PathLike[str], name: str) -> list[int] | None:
-    """What tells a file from itself after a change; None where there is none."""
+    """What changes if a file is edited; None if there is no file."""
     try:
         found = os.lstat(os.path.join(folder, os.path.basename(name)))
     except (OSError, ValueError):
@@ -270,15 +270,15 @@ def _seen(folder: str | os.PathLike[str], name: str) -> list[int] | None:
 
 
 def temporary(target: str) -> str:
-    """A name beside the target that is nobody else's, hidden, and that we know again."""
+    """A unique hidden name next to the target, which we recognize later."""
     folder, name = os.path.split(target)
     return os.path.join(folder, f".{name[:50]}.{secrets.token_hex(8)}.isotropy-part")
 
 
 def sweep(folder: str) -> None:
-    """Remove what killed runs left in a folder, once in a process.
+    """Remove what killed runs left in a folder, once per process.
 
-    Whoever still writes holds a lock, which ends with the process that holds it.
+    A run that is still writing holds a lock, which ends with its process.
     """
     if fcntl is None or folder in _swept or TEMPORARY.fullmatch(os.path.basename(folder)):
         return
@@ -304,13 +304,13 @@ def _remove_leftover(path: str, is_folder: bool) -> None:
 
 
 def _held(handle: int) -> bool:
-    """Whether what was just made is still there, and stays until we are done with it."""
+    """Whether what was just made still exists, and is now protected from sweeps."""
     held = _locked(handle)
     return held is None or (held and os.fstat(handle).st_nlink > 0)
 
 
 def _locked(handle: int) -> bool | None:
-    """Whether the file is now ours alone; None where the file system does not know of locks."""
+    """Whether we now hold the lock; None if the file system has no locks."""
     if fcntl is None:
         return None
     try:
@@ -323,14 +323,14 @@ def _locked(handle: int) -> bool | None:
 
 
 def keep_mode(path: str, old: os.stat_result) -> None:
-    """Give a file or folder the mode of the one it replaces, and its owner where that may be."""
+    """Give a file or folder the mode of the one it replaces, and its owner if permitted."""
     with contextlib.suppress(OSError, AttributeError):
         os.chown(path, old.st_uid, old.st_gid)
     os.chmod(path, stat.S_IMODE(old.st_mode) & 0o777)
 
 
 def _keep_modes(new: str, old: str, found: os.stat_result) -> None:
-    """Files of a replaced folder are as private as all that were there."""
+    """Make the files of a new folder as private as those of the folder it replaces."""
     modes = [entry.stat().st_mode for entry in os.scandir(old)]
     for entry in os.scandir(new):
         mode = stat.S_IMODE(entry.stat().st_mode)
@@ -341,7 +341,7 @@ def _keep_modes(new: str, old: str, found: os.stat_result) -> None:
 
 
 def _take_name(part: str, target: str) -> None:
-    """Give a file a name that nothing has yet; raises FileExistsError where something does."""
+    """Give a file an unused name; raises FileExistsError if it is in use."""
     try:
         os.link(part, target)
     except FileExistsError:
@@ -353,11 +353,11 @@ def _take_name(part: str, target: str) -> None:
 
 
 def _replace_folder(part: str, target: str) -> None:
-    """Let a folder take the place of another, which is gone then unless somebody uses it."""
+    """Replace a folder by another, unless something was added to it."""
     if _exchanged(part, target):
         if is_ours(part):
             return  # what is in `part` now is discarded
-        if not _exchanged(part, target):  # something was put there just now, and is kept
+        if not _exchanged(part, target):  # something was just added, and is kept
             os.rename(part, _set_aside(target))
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
     old = _set_aside(target)
@@ -376,12 +376,12 @@ def _replace_folder(part: str, target: str) -> None:
 
 
 def _set_aside(target: str) -> str:
-    """A name for the folder that is replaced, which no sweep removes: it may be all there is."""
+    """A name for the replaced folder, which no sweep removes: it may be the only copy."""
     return temporary(target).removesuffix("part") + "old"
 
 
 def _exchanged(one: str, other: str) -> bool:
-    """Whether two folders now have each other's name, which happened in one step."""
+    """Whether the names of two folders were exchanged, in one step."""
     names = os.fsencode(one), os.fsencode(other)
     try:
         system = ctypes.CDLL(None, use_errno=True)
@@ -393,7 +393,7 @@ def _exchanged(one: str, other: str) -> bool:
 
 
 def sync_folder(path: str) -> None:
-    """Make renames in a folder last, where the system can."""
+    """Flush renames in a folder to disk, if the system can."""
     with contextlib.suppress(OSError):
         _sync(path, os.O_RDONLY)
 

@@ -25,7 +25,7 @@ from isotropy.sources.guard import output_path
 from isotropy.stats import Statistic
 from isotropy.writing import TEMPORARY, atomic_write, quoted, sweep
 
-SAVING_SHARE = 20  # a state is kept again after this many times what keeping it took
+SAVING_SHARE = 20  # a state is saved again after this many times as long as saving it took
 PASS = re.compile(r"pass-\d{3,}")
 FILE = re.compile(r"begun\.json|settled\.safetensors|run-\d{5,}\.safetensors")
 
@@ -33,8 +33,9 @@ FILE = re.compile(r"begun\.json|settled\.safetensors|run-\d{5,}\.safetensors")
 class Checkpoint:
     """A folder with one subfolder for each pass of a job.
 
-    A pass is known by its source, its statistics with their settings, and its number in the
-    job. Since states come back to the last digit, a job that goes on equals one undisturbed.
+    A pass is identified by its source, its statistics with their settings, and its number in the
+    job. States are saved to the last digit, so a resumed job gives the same result as one that was
+    never interrupted.
     """
 
     def __init__(self, folder: Any) -> None:
@@ -55,7 +56,7 @@ class Checkpoint:
             raise InputError(f"{name} holds other things than a checkpoint. Choose a new folder.")
 
     def next_pass(self, engine: str, source: Source, statistics: Sequence[Statistic]) -> PassFolder:
-        """The pass that follows, new or begun before."""
+        """The next pass, new or to be resumed."""
         folder = self.folder / f"pass-{self.n_passes:03d}"
         self.n_passes += 1
         identity = source.identity()
@@ -69,7 +70,7 @@ class Checkpoint:
                     f"the checkpoint {quoted(self.folder)} is of "
                     "other data or settings. Give them as they were, or choose a new folder."
                 )
-        else:  # of a pass that was killed before it had a key
+        else:  # left by a pass that was killed before it had a key
             for stale in folder.iterdir() if folder.is_dir() else ():
                 if FILE.fullmatch(stale.name):
                     with contextlib.suppress(OSError):
@@ -147,7 +148,7 @@ class PassFolder(PassCheckpoint):
         return found
 
     def _expect_part(self, found: Partial, chunks: Sequence[Chunk]) -> None:
-        """Raise where a state is of more than the chunks that its run has."""
+        """Raise if a state covers more than the chunks of its run."""
         if found.n_chunks > len(chunks):
             raise InputError(
                 f"n_chunks must be at most {len(chunks)}, as the run has no more, got "
@@ -226,7 +227,7 @@ class PassFolder(PassCheckpoint):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """The folder of the pass; after a failure, nothing that is of no use to a later run."""
+        """Make the folder of the pass; after a failure, remove what no later run can use."""
         try:
             self.made += [p for p in (self.folder, *self.folder.parents) if not p.exists()]
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -239,7 +240,7 @@ class PassFolder(PassCheckpoint):
             ) from error
 
     def _discard(self) -> None:
-        """Remove a pass of which no run is kept, and folders that were made for it."""
+        """Remove a pass without a saved run, and the folders that were made for it."""
         with contextlib.suppress(OSError):
             files = [path for path in self.folder.iterdir() if FILE.fullmatch(path.name)]
             if not any(path.name.startswith("run-") for path in files):
@@ -251,7 +252,7 @@ class PassFolder(PassCheckpoint):
 
 
 def _is_pass(path: Path) -> bool:
-    """Whether this is the folder of a pass, and holds nothing that we did not write."""
+    """Whether this is the folder of a pass and holds only files that we wrote."""
     return (
         bool(PASS.fullmatch(path.name))
         and path.is_dir()
@@ -262,13 +263,13 @@ def _is_pass(path: Path) -> bool:
 
 
 def _place(chunks: Sequence[Chunk]) -> dict[str, int]:
-    """Which rows a run is of."""
+    """The rows of a run."""
     return {"first_row": chunks[0].first_row, "n_rows": sum(chunk.n_rows for chunk in chunks)}
 
 
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """What is wrong in a file becomes one line that names it and what to do."""
+    """Turn what is wrong in a file into one line that names it and says what to do."""
     try:
         yield
     except OtherVersionError:
@@ -281,7 +282,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 class OtherVersionError(InputError):
-    """A checkpoint is of another version, whose states may be others."""
+    """A checkpoint was written by another version, whose states may differ."""
 
 
 def _expect_version(found: Any, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Dask cluster: statistics travel, rows do not."""
+"""A Dask cluster: statistics are sent, rows are not."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from isotropy.linalg import one_blas_thread
 from isotropy.sources import Chunk, PartsSink, Source
 
 GROUP = 16  # chunks that workers merge before the result is sent here
-RUN = 2  # chunks of a task: states are large, and the fewer are sent about the better
-KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to the system
+RUN = 2  # chunks per task: states are large, so the fewer are sent the better
+KEEP_MEMORY = {  # workers keep the few MB of each block instead of returning them to the system
     "MALLOC_TRIM_THRESHOLD_": 1 << 28,
     "MALLOC_MMAP_THRESHOLD_": 1 << 25,
     "OMP_NUM_THREADS": 1,
@@ -31,21 +31,20 @@ KEEP_MEMORY = {  # workers give each block's few MB back to themselves, not to t
     "MKL_NUM_THREADS": 1,
 }
 
-# A cluster closes the nanny of a worker that is not there 15 s after it was lost, even where that
-# nanny is about to start it again on a busy machine, or did so and it was lost once more; with no
-# nanny left the work waits for ever.
+# By default a cluster closes the nanny of a worker 15 s after the worker was lost, even if the
+# nanny is about to restart it on a busy machine. Without a nanny, the work waits forever.
 LOST_WORKERS_COME_BACK = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
-SILENT = logging.CRITICAL + 1  # what matters of the cluster's log is said by errors of ours
+SILENT = logging.CRITICAL + 1  # our errors say what matters in the cluster's log
 
-WORKER_TIMEOUT = 300.0  # seconds without a worker until the work is given up
-SAID_AFTER = 10.0  # seconds without a worker until that is said
+WORKER_TIMEOUT = 300.0  # seconds without a worker before the work is given up
+SAID_AFTER = 10.0  # seconds without a worker before a warning
 CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
-STOPPING = 10.0  # seconds without a worker until work that is stopped is no longer waited for
-CLOSING = 60.0  # seconds until a cluster that does not close is left to the end of this process
+STOPPING = 10.0  # seconds without a worker before stopped work is no longer waited for
+CLOSING = 60.0  # seconds before a cluster that does not close is left to end with this process
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError, OSError)
 TICK = 0.5  # seconds between two looks at the cluster
-ATTEMPTS = 3  # times that the same part of the work may be lost, 4 workers each time it was killed
+ATTEMPTS = 3  # times that the same part may be lost, each time after killing 4 workers
 
 T = TypeVar("T")
 
@@ -55,22 +54,22 @@ _log = logging.getLogger(__name__)
 class Dask(Engine):
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
 
-    Chunks are read where they are computed, two to a task until the last group. In `reduce`,
-    the tasks of each group of 16 consecutive chunks are merged pairwise in chunk order by the
-    workers, and the groups in their order here: the result does not depend on who finished
-    first, and a lost worker's chunks are read again.
+    Chunks are read where they are computed, two per task except in the last group. In `reduce`,
+    the workers merge the tasks of each group of 16 consecutive chunks pairwise in chunk order, and
+    the groups are merged here in order: the result does not depend on which worker finishes first.
+    The chunks of a lost worker are read again.
 
-    While no worker is left the work waits for one, and says so once; `ClusterError` ends it after
-    `worker_timeout` seconds, when the scheduler is lost, or when the same chunks have been lost
-    three times, as those are that no worker has the memory for.
+    If there is no worker left, the work waits for one and says so once. It ends with a
+    `ClusterError` after `worker_timeout` seconds, if the scheduler is lost, or if the same chunks
+    have been lost three times, as happens if no worker has enough memory for them.
 
     Parameters
     ----------
     scheduler : str, optional
-        Address of a running scheduler, such as "tcp://10.0.0.1:8786". Its workers must see the
-        same files.
+        Address of a running scheduler, such as "tcp://10.0.0.1:8786", whose workers see the same
+        files.
     n_workers : int, optional
-        Processes of the local cluster where no scheduler is given; None is one a core.
+        Processes of the local cluster if no scheduler is given; None is one per core.
     worker_timeout : float
         Seconds to wait while there is no worker.
     """
@@ -183,9 +182,9 @@ class Dask(Engine):
     def _results(
         self, parts: Sequence[int], submit: Callable[[int, Any], Any], *shared: Any
     ) -> Iterator[Iterator[Any]]:
-        """The results of parts of the work in their order; none of it goes on afterwards.
+        """The results of all parts in order; afterwards, no work is left running.
 
-        `submit` makes a part's task from its number and what tasks share.
+        `submit` makes the task of a part from its number and what all tasks share.
         """
         futures: dict[int, Any] = {}
         common = None
@@ -197,7 +196,7 @@ class Dask(Engine):
                     common = self._shared(*shared)
                 futures[part] = submit(part, common)
             except Exception:
-                self._expect_scheduler()  # a client that is closed takes no tasks
+                self._expect_scheduler()  # a closed client takes no tasks
                 raise
 
         def results() -> Iterator[Any]:
@@ -224,7 +223,7 @@ class Dask(Engine):
             raise
 
     def _shared(self, *parts: Any) -> Any:
-        """What tasks share, as a task of its own: one that is lost can be made again."""
+        """What tasks share, as a separate task, which can be repeated if it is lost."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
             return self.client.submit(together, *parts, pure=False)
@@ -261,10 +260,10 @@ class Dask(Engine):
         return found
 
     def _waited_for(self, coroutine: Coroutine[Any, Any, T], stopping: bool = False) -> T:
-        """What a coroutine on the client's loop gives, unless the cluster is lost before.
+        """The result of a coroutine on the client's loop, unless the cluster is lost first.
 
-        One that is no longer waited for ends with its task or with the client: distributed logs
-        what it leaves behind when it is cancelled.
+        It is not cancelled, because distributed would log what that leaves behind; it ends with
+        its task or with the client.
         """
         task = self._begun(coroutine)
         while not concurrent.futures.wait([task], TICK).done:
@@ -275,7 +274,7 @@ class Dask(Engine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
 
     def _expect_scheduler(self) -> None:
-        """Raise where the client has given the scheduler up."""
+        """Raise if the client has given up on the scheduler."""
         if self.client.status in ("closing", "closed"):
             raise self._lost_scheduler()
 
@@ -286,7 +285,7 @@ class Dask(Engine):
         )
 
     def _expect_workers(self, stopping: bool) -> None:
-        """Raise where there has been no worker for longer than it is worth waiting."""
+        """Raise if there has been no worker for too long."""
         self._expect_scheduler()
         n_workers = self._n_workers()
         lost = self.client.status == "connecting"
@@ -318,7 +317,7 @@ class Dask(Engine):
             )
 
     def _n_workers(self) -> int | None:
-        """How many workers take or do tasks, None where the scheduler does not say."""
+        """The number of workers that accept or run tasks; None if the scheduler does not say."""
         if self._question is None:
             self._question = self._begun(n_working(self.client))
         if not concurrent.futures.wait([self._question], TICK).done:
@@ -328,15 +327,15 @@ class Dask(Engine):
         return None if lost else question.result()
 
     def _settle(self) -> None:
-        """Wait until every worker that the scheduler knows of has answered or is forgotten.
+        """Wait until every worker that the scheduler knows has answered or been forgotten.
 
-        Where several died at a time, a task that is submitted before that may be lost with each.
+        If several died at once, a task submitted before that may be lost with each of them.
         """
         with contextlib.suppress(OSError, concurrent.futures.CancelledError):
             self._waited_for(executing(self.client))
 
     def _stop(self, futures: list[Any]) -> None:
-        """End what was begun: a part that is being written must not outlive its folder."""
+        """Stop what was started: a part that is being written must not outlive its folder."""
         if self.client.status in ("closing", "closed"):
             return
         keys = {future.key for future in futures}
@@ -347,16 +346,15 @@ class Dask(Engine):
 
 
 class Lost(Exception):
-    """A task was lost through no fault of its own, and can be submitted again."""
+    """A task was lost through no fault of its own and can be submitted again."""
 
 
 @contextlib.contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """Processes of this machine, which Ctrl-C does not reach: it is for this process to end them.
+    """Processes of this machine that ignore Ctrl-C, so that this process can end them in order.
 
-    A terminal sends SIGINT to all of them. They are started by the thread of the loop, and inherit
-    from it which signals are blocked. The resource tracker is started before, as it unblocks them
-    in the thread that does so.
+    A terminal sends SIGINT to all of them. They are started by the thread of the loop and inherit
+    its blocked signals. The resource tracker is started first, because starting it unblocks them.
     """
     import dask
     from distributed import LocalCluster
@@ -391,7 +389,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Within, this thread and those that it starts do not take SIGINT, where there are signals."""
+    """Block SIGINT in this thread and the threads it starts, on systems that have signals."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -403,7 +401,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def closed(opened: Any) -> None:
-    """Close a client or cluster, also one in trouble: its processes end with this one."""
+    """Close a client or cluster, even a broken one: its processes end with this one anyway."""
     with contextlib.suppress(
         OSError, RuntimeError, AssertionError, concurrent.futures.CancelledError
     ):
@@ -421,7 +419,7 @@ async def fetched(client: Any, future: Any) -> Any:
 
 
 async def n_working(client: Any) -> int:
-    """How many workers take tasks, or do one although they take no more for want of memory."""
+    """The number of workers that accept tasks, or run one while paused for lack of memory."""
     workers = (await client.scheduler.identity())["workers"].values()
     return sum(
         worker["status"] == "running"
@@ -431,18 +429,18 @@ async def n_working(client: Any) -> int:
 
 
 async def executing(client: Any) -> set[str]:
-    """The tasks that are being done."""
+    """The tasks that are running."""
     found = await client.run(executed_here, on_error="ignore")
     return set().union(*found.values())
 
 
 def executed_here(dask_worker: Any) -> list[str]:
-    """On a worker: the tasks that it is doing."""
+    """On a worker: the tasks that it is running."""
     return [task.key for task in dask_worker.state.executing]
 
 
 def finished(checkpoint: PassCheckpoint, run: int, group: list[Chunk]) -> Partial | None:
-    """What is kept of a group that was read to its end, None where there is nothing such."""
+    """The saved state of a group that was read to its end; None if there is none."""
     found = checkpoint.load(run, group)
     return found if found is not None and found.n_chunks == len(group) else None
 

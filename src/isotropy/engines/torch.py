@@ -31,7 +31,7 @@ class OnDevice(SourceView):
             rows = batch.rows
             if not checks.is_tensor(rows):
                 rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy()).pin_memory()
-            with torch.cuda.stream(self.stream):  # beside what is computed at the same time
+            with torch.cuda.stream(self.stream):  # in parallel with the computation
                 moved = rows.to(self.place, non_blocking=True)
             self.stream.synchronize()
             yield replace(batch, rows=moved)

@@ -26,7 +26,7 @@ from isotropy.sources.base import (
 
 
 class ArraySource(Source):
-    """The rows of an array or tensor, never copied as a whole.
+    """The rows of an array or tensor, which is never copied as a whole.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class ArraySource(Source):
     chunk_rows : int, optional
         Rows of a chunk; by default about 64 MB of float32.
     skip_bad_rows : bool
-        Leave rows with NaN, infinity or masked values out, instead of raising.
+        Leave out rows with NaN, infinity or masked values, instead of raising.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ArraySource(Source):
         yield batch
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that tell these rows from others, by the bytes of at most 1,000 of them."""
+        """Plain values that identify these rows by the bytes of at most 1,000 of them."""
         picked = np.linspace(0, self.n_samples - 1, min(self.n_samples, 1000)).astype(np.int64)
         rows = self.X[linalg.index(picked, self.X)]
         sample = np.ascontiguousarray(linalg.to_numpy(linalg.native(rows)))
@@ -130,7 +130,7 @@ CHUNK_ELEMENTS = 1 << 22  # 16 MB of float32
 
 
 class PickedRows(Source):
-    """The rows of an array with these numbers, in this order, as often as each is named.
+    """The rows of an array with these row numbers, in this order, repeats included.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Excerpt(SourceView):
 
 
 def first_rows(batch: Batch, n_rows: int) -> Batch:
-    """The batch without what follows its first rows."""
+    """The first rows of a batch."""
     return replace(
         batch,
         rows=batch.rows[:n_rows],

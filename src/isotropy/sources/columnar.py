@@ -27,7 +27,7 @@ from isotropy.sources.sinks import Sink
 
 @dataclass(frozen=True)
 class Layout:
-    """One column of lists (a dotted path where it is nested), or one column for each feature."""
+    """One column of lists (a dotted path if it is nested), or one column for each feature."""
 
     names: tuple[str, ...]
     is_list: bool
@@ -48,8 +48,8 @@ class Layout:
 def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
     """The layout that column names; by default the only column of lists, else all of floats.
 
-    Where types were guessed from text (`typed` is False), whole numbers beside floats may be
-    labels or features, so that the choice is left to the user.
+    If types were guessed from text (`typed` is False), integers beside floats may be labels or
+    features, so the choice is left to the user.
     """
     expect_different(schema.names)
     found = [item for field in schema for item in _lists(field.name, field.type)]
@@ -79,7 +79,7 @@ def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
 
 
 def named(names: Sequence[str], there: Sequence[str]) -> str:
-    """Some of the columns that are there; the first may have no name, as a data frame's index."""
+    """A list of columns; the first may have no name, like the index of a data frame."""
     if names[0] or there[0]:
         return listed(names, 5)
     rest = f", and in {listed(names[1:], 5)}" if names[1:] else ""
@@ -110,7 +110,7 @@ def _named(
 
 
 def expect_different(names: Sequence[str], what: str = "has the column") -> None:
-    """Raise where a name is there twice: nobody can tell which is meant."""
+    """Raise if a name occurs twice, since it is unclear which one is meant."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -119,7 +119,7 @@ def expect_different(names: Sequence[str], what: str = "has the column") -> None
 
 
 def width(arrays: Iterator[pa.Array], layout: Layout) -> int:
-    """Length of the first list that there is."""
+    """The length of the first list."""
     for array in arrays:
         lengths = pc.list_value_length(_descend(array, layout)).drop_null()
         if len(lengths):
@@ -216,7 +216,7 @@ def _dtype(kinds: list[Any]) -> str:
     return str(np.result_type(*(kind.to_pandas_dtype() for kind in kinds)).name)
 
 
-BUFFER = 1 << 20  # of a column that is being read, so that no column is held as a whole
+BUFFER = 1 << 20  # bytes read at a time, so that no column is held as a whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class GroupedFile(File):
     groups: tuple[int, ...]
 
     def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Runs of groups that together stay below a chunk, and larger groups by themselves."""
+        """Runs of groups that fit in a chunk together; larger groups are on their own."""
         found: list[tuple[int, tuple[int, ...]]] = []
         start, total = 0, 0
         for i, n_rows in enumerate(self.groups):

@@ -23,7 +23,7 @@ from isotropy.sources.files import Column, File, FormatError, Matrix
 from isotropy.sources.tables import MISSING, MOST_RECORD, Form, Record, too_long
 
 BLOCK = 1 << 24
-TEXT_BYTES = 16  # that a number takes in text, so that a chunk holds about CHUNK_BYTES of it
+TEXT_BYTES = 16  # per number in text, so that a chunk holds about CHUNK_BYTES of it
 SAMPLE = 1 << 20
 
 
@@ -37,7 +37,7 @@ class LinesFile(File):
         return [(n_rows, place) for n_rows, *place in self.marks]  # type: ignore[misc]
 
     def line_number(self, offset: int) -> int:
-        """Number, counted from 1, of the line that begins at offset."""
+        """The number, counting from 1, of the line that begins at offset."""
         with paths.open_binary(self.path) as file:
             whole, rest = divmod(offset, BLOCK)
             sizes = [BLOCK] * whole + [rest]
@@ -50,7 +50,7 @@ def text_rows(n_features: int) -> int:
 
 
 def first_lines(path: str, n_bytes: int = SAMPLE) -> bytes:
-    """Whole lines from the beginning of the file, at least one."""
+    """Complete lines from the beginning of the file, at least one."""
     with paths.open_binary(path) as file:
         data = file.read(n_bytes)
         while b"\n" not in data:
@@ -65,7 +65,7 @@ def first_lines(path: str, n_bytes: int = SAMPLE) -> bytes:
 
 
 def first_records(path: str, start: int, form: Form) -> bytes:
-    """Whole records from byte `start` on, at least one where there is one."""
+    """Complete records from byte `start` on, at least one if there are any."""
     size = SAMPLE
     while size <= 2 * MOST_RECORD:
         data = paths.read_bytes(path, start, size)
@@ -83,8 +83,8 @@ def mark(
 ) -> tuple[tuple[int, int, int], ...]:
     """Pieces of `rows` records each from byte `start` on; empty lines are not counted.
 
-    Nor are lines of white space, where there is no form. Records are lines, but for those of a
-    form whose cells may be quoted, with line breaks in them.
+    Without a form, lines of white space are not counted either. Records are lines, except in a
+    form with quoted cells, which may contain line breaks.
     """
     marks: list[tuple[int, int, int]] = []
     begin, count, last = start, 0, start
@@ -144,10 +144,10 @@ def _line_ends(file: IO[bytes], start: int, form: Form | None) -> Iterator[NDArr
 def _inside_quotes(
     data: NDArray[np.uint8], inside: bool, last: int, form: Form
 ) -> NDArray[np.bool_] | None:
-    """Whether each byte is inside quotes; None where a quote stands inside of a bare cell.
+    """Whether each byte is inside quotes; None if there is a quote in an unquoted cell.
 
-    A quote opens a cell only at its beginning, so that counting is enough where all those that
-    would open one stand there, or right after another quote.
+    A quote opens a cell only at its beginning, so counting is enough if every opening quote is
+    there, or right after another quote.
     """
     is_quote = data == ord('"')
     odd: NDArray[np.bool_] = (np.cumsum(is_quote, dtype=np.uint8) + np.uint8(inside)) % 2 == 1
@@ -159,7 +159,7 @@ def _inside_quotes(
 
 
 def _one_by_one(file: IO[bytes], start: int, form: Form) -> Iterator[NDArray[np.int64]]:
-    """The same ends, from a parser that takes one record after the other."""
+    """The same offsets, from a parser that takes one record after another."""
     file.seek(start)
     held: list[int] = []
     n_stripped = 0
@@ -194,8 +194,8 @@ def _one_by_one(file: IO[bytes], start: int, form: Form) -> Iterator[NDArray[np.
     yield np.array(found, dtype=np.int64)
 
 
-WIDE = 4096  # columns from which on Arrow, which is slow in columns, is slower than Python
-SAMPLED_CELLS = 1 << 16  # that say what the columns hold
+WIDE = 4096  # columns from which Arrow is slower than Python
+SAMPLED_CELLS = 1 << 16  # cells that determine what the columns hold
 NULLS = [spelling for word in MISSING for spelling in {word, word.upper(), word.title()}]
 NULLS += ["NaN", "-NaN", "NaT"]
 
@@ -232,7 +232,7 @@ class CsvFile(LinesFile):
         return parse(data, self.form.delimiter, list(self.header), types, wanted, quote, NULLS)
 
     def _one_by_one(self, data: bytes, first_row: int, line: int) -> tuple[Matrix, pa.Table | None]:
-        """The same from the reader of all text tables, which says what is wrong where."""
+        """The same, from the reader of all text tables, which says what is wrong and where."""
         own = set(self.layout.names)
         places = [i for i, name in enumerate(self.header) if name in own]
         if not self.layout.is_list:  # in the order that was asked for
@@ -329,7 +329,7 @@ def parse(
     quote: str | bool = '"',
     nulls: list[str] | None = None,
 ) -> pa.Table:
-    """Lines without a header as a table; types are guessed where they are not given."""
+    """Lines without a header as a table; types are guessed if they are not given."""
     if not data.strip():
         return pa.table({name: [] for name in names})
     return arrow_csv.read_csv(
@@ -362,7 +362,7 @@ def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
 
 
 def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None]:
-    """What each column of the first rows holds: lists, numbers or text; None where nothing."""
+    """What each column of the first rows holds: lists, numbers or text; None if nothing."""
     rows: list[list[str]] = []
     most = max(2, SAMPLED_CELLS // n_columns)
     wrong = FormatError("holds no rows.")
@@ -372,7 +372,7 @@ def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None
                 rows.append(record.held)
             if len(rows) == most:
                 break
-    except FormatError as error:  # which is said when that line is read
+    except FormatError as error:  # raised again when that line is read
         wrong = error
     if not rows:
         raise wrong
@@ -381,9 +381,9 @@ def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None
 
 
 def _kind(cells: Sequence[str]) -> pa.DataType | None:
-    """What a column holds, by most of its cells: one that is not like them is a bad value.
+    """What most cells of a column hold: a cell that differs is a bad value.
 
-    Otherwise one bad cell would turn a feature into text, and nobody would miss it.
+    Otherwise one bad cell would silently turn a feature into text.
     """
     n_lists = n_numbers = n_floats = n_others = 0
     others: set[str] = set()
@@ -413,7 +413,7 @@ def _schema(names: list[str], kinds: list[pa.DataType | None]) -> pa.Schema:
 
 
 def _width(sample: bytes, form: Form, names: list[str], layout: Layout) -> int:
-    """Length of the first list that is there."""
+    """The length of the first list."""
     place = names.index(layout.names[0])
     for record in tables.records(io.BytesIO(sample), form, 2):
         if len(record.held) > place and record.held[place].lstrip(' "').startswith("["):
@@ -441,7 +441,7 @@ def _lists_from_text(text: pa.Array, layout: Layout, first_row: int) -> pa.Recor
 
 
 def _first_bad(lists: pa.Array) -> tuple[int, str]:
-    """(row, value) of the first value that is no number."""
+    """(row, value) of the first value that is not a number."""
     for row, values in enumerate(lists.to_pylist()):
         for value in values or ():
             try:

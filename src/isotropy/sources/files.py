@@ -1,4 +1,4 @@
-"""Vectors in files: what all formats share, which is everything but decoding rows."""
+"""Vectors in files: everything that formats share, except decoding rows."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ LISTED = 200  # characters of names in a message
 
 
 class FormatError(ValueError):
-    """What is wrong with a file and what to do; the path is put before it."""
+    """What is wrong with a file and what to do about it; the path is prepended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class File(ABC):
     """One file of rows, as plain values: a subclass for each format knows how to decode it.
 
-    A format defines `read`, and `pieces` where it cannot start at any row. `stamp` is what the
-    file was when it was opened, `features` are the columns that hold the vectors, one for each
-    feature where there is no `column` of lists, and `others` are (name, type) of those beside them,
-    the type empty where it is only guessed.
+    A format defines `read`, and `pieces` if it cannot start at any row. `stamp` identifies the file
+    as it was opened, `features` are the columns that hold the vectors, one per feature unless there
+    is a `column` of lists, and `others` are the (name, type) of all other columns, with an empty
+    type if it is only guessed.
     """
 
     kind: ClassVar[str]
@@ -89,10 +89,10 @@ class FileSource(Source):
     files : sequence of File
         All of the same width.
     skip_bad_rows : bool
-        Leave rows with NaN, infinity or nothing in them out, instead of raising.
+        Leave out rows with NaN, infinity or missing values, instead of raising.
     sample_weight : array of shape (n_samples,), optional
     asked : str or list of str, optional
-        The column that was asked for, by which the source is told from others of the same files.
+        The column that was asked for, which is part of the identity of the source.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class FileSource(Source):
         }
 
     def _differing_others(self) -> str:
-        """What to say to who reads the columns beside the vectors, where files differ in them."""
+        """The message for readers of the other columns if files differ in them; else empty."""
         first = dict(self.files[0].others)
         for file in self.files[1:]:
             here = dict(file.others)
@@ -204,12 +204,12 @@ def _common_dtype(files: Sequence[File]) -> str:
 
 
 def wide(dtype: str) -> bool:
-    """Whether rows of this dtype are computed with in float64, as linalg.native has it."""
+    """Whether rows of this dtype are computed in float64; see linalg.native."""
     return dtype != "bfloat16" and linalg.native(np.empty(0, dtype)).dtype == np.float64
 
 
 def expect_unchanged(file: File) -> None:
-    """Raise where another file has taken the place of the one that was opened, or it was edited."""
+    """Raise if the file was replaced or edited after it was opened."""
     if file.stamp and not paths.same(file.stamp, paths.stamp(file.path)):
         raise FormatError("has changed since it was opened. Open it again.")
 
@@ -239,7 +239,7 @@ def listed(names: Sequence[Any], most: int = 20, word: Callable[[Any], str] = br
 def read_errors(path: str, kind: str) -> Iterator[None]:
     """Turn what decoding a damaged file raises into one line that names the file.
 
-    Anything else that is raised is a mistake of ours, and stays as it is.
+    Anything else is a bug of ours and keeps its traceback.
     """
     try:
         yield
@@ -248,7 +248,7 @@ def read_errors(path: str, kind: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path!r}. Check the path.") from error
     except OSError as error:
-        if error.strerror is None:  # pyarrow's, of what it found in the file
+        if error.strerror is None:  # raised by pyarrow about the contents of the file
             raise InputError(_damaged(path, kind, error)) from error
         raise InputError(
             f"{brief(path)} cannot be read: {error.strerror}. Check the file."
@@ -267,5 +267,5 @@ def _damaged(path: str, kind: str, error: BaseException) -> str:
 
 def damage() -> tuple[type[BaseException], ...]:
     """What decoders raise on damaged files."""
-    arrow = sys.modules.get("pyarrow")  # whoever has not imported it cannot raise its errors
+    arrow = sys.modules.get("pyarrow")  # if it was never imported, it raised nothing
     return DAMAGE if arrow is None else (*DAMAGE, arrow.ArrowException)

@@ -1,4 +1,4 @@
-"""The one rule for outputs: never the file that is read, and never over anything unasked."""
+"""The rule for outputs: never replace a file that is read, nor anything else unless asked to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isotropy.sources.arrays import mapped_files
 from isotropy.sources.base import Source
 from isotropy.writing import is_ours, is_stream, quoted, status
 
-DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # which nothing reads, wherever they lie
+DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # never read, wherever they are
 
 Identity = tuple[Any, ...]
 
@@ -27,18 +27,18 @@ def guard(
 ) -> None:
     """Raise unless every output can be written without losing anything.
 
-    An output must not be an input, nor a folder that holds one, whatever either is called: links,
-    `~`, file:// and other spellings are followed to the file itself. Two outputs must differ. What
-    is there already is replaced with `overwrite` only, and a folder even then only where all that
-    is in it was written by us. Pipes and devices are written to as they are.
+    An output must not be an input, nor a folder that contains one, however they are spelled: links,
+    `~` and file:// are followed to the file itself. Two outputs must differ. Existing files are
+    replaced only with `overwrite`, and existing folders only if, in addition, we wrote everything
+    in them. Pipes and devices are written to as they are.
 
     Parameters
     ----------
     outputs, inputs : mappings
-        Paths by the name that messages call them, such as "--out". What is None, or no path, is
-        left out; an input may be a list, a glob, a folder, a source, or an array mapped from disk.
+        Paths by the name that messages use for them, such as "--out". None is ignored. An input
+        may be a list, a glob, a folder, a source, or an array mapped from disk.
     kept : mapping, optional
-        Folders of our own that go on growing, such as a checkpoint: these may exist.
+        Folders that we add to, such as a checkpoint. They may exist.
     overwrite : bool
     """
     new = {name: output_path(path, name) for name, path in outputs.items() if path is not None}
@@ -51,7 +51,7 @@ def guard(
 
 
 def output_path(path: Any, name: str) -> str:
-    """The absolute local path of an output, which messages call `name`."""
+    """The absolute local path of an output; messages call it `name`."""
     try:
         found = paths.normal(path)
     except TypeError as error:
@@ -111,7 +111,7 @@ def _expect_unread(new: dict[str, str], grown: dict[str, str], read: list[tuple[
 
 
 def _expect_outside(outputs: dict[str, str], other: str, folder: str) -> None:
-    """Raise where an output that exists is among the files of a folder that is read."""
+    """Raise if an existing output is among the files of an input folder."""
     wanted = {
         _identity(path): (name, path)
         for name, path in outputs.items()
@@ -129,7 +129,7 @@ def _expect_outside(outputs: dict[str, str], other: str, folder: str) -> None:
 
 
 def _expect_room(name: str, path: str, overwrite: bool) -> None:
-    """Raise where something is in the way, or no folder to write to."""
+    """Raise if something is in the way, or there is no folder to write to."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if is_stream(path):
@@ -157,7 +157,7 @@ def _expect_room(name: str, path: str, overwrite: bool) -> None:
 
 
 def _read(value: Any) -> Iterator[str]:
-    """The local paths that an input stands for; a folder is one, and so is each file of a glob."""
+    """The local paths of an input; a folder is one path, and so is each file of a glob."""
     if isinstance(value, (str, os.PathLike)):
         path = paths.normal(value)
         if paths.is_remote(path) or "\0" in path:
@@ -175,10 +175,10 @@ def _read(value: Any) -> Iterator[str]:
 
 
 def _identity(path: str) -> Identity:
-    """What tells a file from every other, however it is spelt.
+    """What identifies a file, however its path is spelled.
 
-    Of a file that is not there yet, its folder and its name without case: where file systems tell
-    names apart by case alone, nobody needs two outputs that do.
+    For a file that does not exist yet, its folder and its name in lower case: no one needs two
+    outputs whose names differ only in case.
     """
     found = status(path)
     if found is not None:
@@ -190,7 +190,7 @@ def _identity(path: str) -> Identity:
 
 
 def _places_above(path: str) -> Iterator[Identity]:
-    """The folders that a path is in."""
+    """The folders above a path."""
     folder = os.path.dirname(os.path.realpath(path))
     while True:
         yield _identity(folder)

@@ -1,4 +1,4 @@
-"""JSON lines: an object a line with a field of numbers, as embedding services return them."""
+"""JSON lines: one object per line with a list of numbers, as embedding services return them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JsonlFile(LinesFile):
         yield matrix(batch, self.layout, first_row), table
 
     def _expect_exact(self, data: bytes, offset: int, names: Sequence[str]) -> None:
-        """Raise where a field beside the vectors has a whole number that no float64 is."""
+        """Raise if a field beside the vectors has an integer that float64 cannot represent."""
         for number, text in enumerate(data.split(b"\n"), self.line_number(offset)):
             found = tables.json_object(tables.decoded(text, number), number) if text.strip() else {}
             for name in names:
@@ -82,7 +82,7 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
         try:
             found = parse(lines).schema
             schema = pa.unify_schemas([schema, found], promote_options="permissive")
-        except (FormatError, pa.ArrowException):  # which is explained when the line is read
+        except (FormatError, pa.ArrowException):  # explained when the line is read
             continue
         samples.append(lines)
     schema = pa.schema([pa.field(f.name, _without_null(f.type)) for f in schema])
@@ -111,7 +111,7 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
 
 
 def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
-    """Lines as a table of the schema's fields, or of all where there is none yet."""
+    """Lines as a table of the schema's fields, or of all fields if there is no schema."""
     expect_flat(data, 1)
     expect_utf8(data, 1)  # Arrow takes any bytes for text
     return arrow_json.read_json(
@@ -124,9 +124,9 @@ def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
 
 
 def _later_lines(path: str, head: bytes, names: set[bytes]) -> Iterator[bytes]:
-    """The first lines after the head that have fields which are new, some at a time.
+    """The first lines after the head that have new fields, a few at a time.
 
-    Where objects are nested, these are the first of each order of names.
+    If objects are nested, these are the first lines with each order of names.
     """
     known: set[Any] = set()
     for block in _blocks(path, len(head)):
@@ -144,7 +144,7 @@ def _later_lines(path: str, head: bytes, names: set[bytes]) -> Iterator[bytes]:
 
 
 def _new_lines(block: bytes, names: set[bytes]) -> Iterator[bytes]:
-    """The first line of each name that is not among these."""
+    """The first line with each name that is not among these."""
     new = _few(_names(block) - names)
     for match in _pattern(block).finditer(block) if new else ():
         if match[1] in new:
@@ -158,7 +158,7 @@ def _pattern(block: bytes) -> re.Pattern[bytes]:
 
 
 def _names(block: bytes) -> set[bytes]:
-    """What stands in quotes before a colon: the names of fields, and a text now and then."""
+    """Everything in quotes before a colon: the names of fields, and sometimes a text."""
     return set(_pattern(block).findall(block))
 
 
@@ -171,7 +171,7 @@ def _few(names: set[bytes]) -> set[bytes]:
 
 
 def _shape(line: bytes) -> tuple[bytes, ...]:
-    """Braces and names in the order in which they stand in a line."""
+    """Braces and names in the order of a line."""
     if b"\\" in line:
         line = line.replace(b"\\\\", b"\0").replace(b'\\"', b"\1")
     first, *rest = line.split(b'"')
@@ -183,16 +183,16 @@ def _shape(line: bytes) -> tuple[bytes, ...]:
 
 
 def _lists(samples: Sequence[bytes], schema: pa.Schema) -> Iterator[pa.Array]:
-    """What the only field of the schema holds in these lines."""
+    """The values of the only field of the schema in these lines."""
     for lines in samples:
         try:
             yield from parse(lines, schema).column(0).iterchunks()
-        except (FormatError, pa.ArrowInvalid):  # which is explained when the line is read
+        except (FormatError, pa.ArrowInvalid):  # explained when the line is read
             continue
 
 
 def _blocks(path: str, start: int) -> Iterator[bytes]:
-    """Whole lines from byte `start` on, some at a time."""
+    """Complete lines from byte `start` on, some at a time."""
     held, n_bytes = list[bytes](), 0
     with paths.open_binary(path) as file:
         file.seek(start)
@@ -235,7 +235,7 @@ def _is_float(value: int) -> bool:
 
 
 def _is_rounded(column: pa.ChunkedArray) -> bool:
-    """Whether floats are so large that whole numbers may have lost digits."""
+    """Whether floats are so large that integers may have lost digits."""
     if not pa.types.is_floating(column.type):
         return False
     return bool(pc.any(pc.greater_equal(pc.abs(column), 2.0**53)).as_py())
@@ -246,7 +246,7 @@ def _without_null(kind: Any) -> Any:
 
 
 def _floating(kind: Any) -> Any:
-    """The type with every whole number in it as float64, which a later line may need."""
+    """The type with float64 for every integer type in it, which a later line may need."""
     if pa.types.is_integer(kind):
         return pa.float64()
     if pa.types.is_list(kind):

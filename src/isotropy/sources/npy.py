@@ -23,8 +23,8 @@ from isotropy.sources.sinks import Sink
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
-HEADER_BYTES = 10_000  # numpy's own limit, up to which it parses a header
-LARGEST = 1 << 62  # of a dimension: sizes stay below it in any file there is
+HEADER_BYTES = 10_000  # the longest header that numpy parses
+LARGEST = 1 << 62  # size of a dimension
 
 
 class NpyFile(FlatFile):
@@ -112,7 +112,7 @@ class NpySink(Sink):
         self.file.write(self._header())
 
     def _header(self) -> bytes:
-        """As long for any number of rows: numpy leaves room for it to grow."""
+        """Its length does not depend on the number of rows: numpy pads it."""
         header = io.BytesIO()
         shape = (self.n_rows, self.n_features)
         descr = npy.dtype_to_descr(np.dtype(self.dtype))
@@ -123,12 +123,12 @@ class NpySink(Sink):
 LOCAL_HEADER = 30  # bytes before the name in a member's own header
 BLOCK = 1 << 24
 UNREADABLE = 0x1 | 0x20 | 0x40  # flags of a member that is encrypted or patched
-DEFLATE_RATIO = 1032  # that zlib compresses at most
+DEFLATE_RATIO = 1032  # the highest that zlib reaches
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressedFile(File):
-    """A compressed member: it can be read from its beginning only, so it is one piece."""
+    """A compressed member, which is one piece because it can only be read from its beginning."""
 
     kind: ClassVar[str] = ".npz"
     member: str
@@ -221,7 +221,7 @@ def _open_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> IO[
 
 @contextmanager
 def _bad_zip() -> Iterator[None]:
-    """What zipfile raises on a damaged archive beside BadZipFile, as that."""
+    """Turn other errors that zipfile raises on a damaged archive into BadZipFile."""
     try:
         yield
     except (ValueError, NotImplementedError, struct.error) as error:
@@ -236,7 +236,7 @@ def _first_byte(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
 
 
 def _expect_checksum(file: IO[bytes], begin: int, entry: zipfile.ZipInfo) -> None:
-    """Raise unless a stored member is what was written; its rows are then read by offset."""
+    """Raise unless the checksum of a stored member is right; its rows are read by offset."""
     file.seek(begin)
     left, checksum = entry.file_size, 0
     while left and (block := file.read(min(left, BLOCK))):

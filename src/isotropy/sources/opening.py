@@ -1,4 +1,4 @@
-"""open: the source of anything that holds vectors."""
+"""Opening anything that holds vectors as a source."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
 
 
 class FolderFormat(NamedTuple):
-    """A kind of folder that holds vectors in a way of its own, such as a static model.
+    """A kind of folder that holds vectors in its own way, such as a static model.
 
-    `file(path)` is the one file in it with rows, `vectors(path)` its rows where these are
-    not those of the file as it is; both are None for folders of another kind.
+    `file(path)` is the file with the rows; `vectors(path)` are the rows if they are not simply
+    those of the file. Both are None for other folders.
     """
 
     file: Callable[[str], str | None]
     vectors: Callable[[str], Any]
 
 
-FOLDERS: list[FolderFormat] = []  # more are added by those who can read them
+FOLDERS: list[FolderFormat] = []  # extended by the modules that can read them
 
 
 def open_source(
@@ -70,30 +70,29 @@ def open_source(
     skip_bad_rows: bool = False,
     sample_weight: object = None,
 ) -> Source:
-    """The source of anything that holds vectors: chunks of rows that can be read, and read again.
+    """The source of anything that holds vectors, read in chunks as often as needed.
 
     Parameters
     ----------
     X : array, tensor, path, list of paths, or source
         A path may be a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv,
         .jsonl, word2vec's .txt, .vec and .bin, .fvecs), a folder or a glob of files of one kind,
-        a folder that Hugging Face's `save_to_disk` wrote, a URL such as s3://bucket/x.npy, or the
-        folder of a static model, of which the vectors of its tokens are read.
-        Files are taken in sorted order.
+        a folder written by Hugging Face's `save_to_disk`, a URL such as s3://bucket/x.npy, or the
+        folder of a static model, whose token vectors are read. Files are read in sorted order.
     column : str or list of str, optional
-        The array, tensor or column with the vectors, the pattern or the list of names of number
-        columns, or the dotted path of a nested field. By default the only one there is.
+        The array, tensor or column with the vectors; a pattern or a list of names of number
+        columns; or the dotted path of a nested field. By default, the only candidate.
     chunk_rows : int, optional
-        Rows of a chunk; by default about 64 MB. Parquet and Arrow files keep their own groups of
-        rows together.
+        Rows per chunk; by default about 64 MB. Parquet and Arrow files keep their row groups
+        together.
     skip_bad_rows : bool
-        Leave rows with NaN, infinity or nothing in them out, instead of raising.
+        Leave out rows with NaN, infinity or missing values, instead of raising.
     sample_weight : array of shape (n_samples,), optional
 
     Returns
     -------
     Source
-        Other columns are carried along with each batch.
+        Each batch comes with the other columns.
 
     Examples
     --------
@@ -138,7 +137,7 @@ def open_source(
 
 
 def as_source(X: Any, sample_weight: object = None) -> Source:
-    """X itself where it is a source, otherwise the source of its rows."""
+    """X itself if it is a source, otherwise the source of its rows."""
     return open_source(X, sample_weight=sample_weight)
 
 
@@ -229,7 +228,7 @@ def _folder(path: str) -> list[str]:
 
 
 def _data_files(state: str) -> list[str]:
-    """The files that a saved data set lists, all of which lie in its folder."""
+    """The files listed by a saved data set, all of them in its folder."""
     try:
         listing = parse_json(paths.read_bytes(state, 0, STATE_BYTES))
     except InputError as error:

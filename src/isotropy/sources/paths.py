@@ -1,4 +1,4 @@
-"""Where bytes lie: local paths through Python, remote ones through pyarrow and fsspec."""
+"""Access to files: local paths through Python, remote ones through pyarrow and fsspec."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from isotropy.errors import InputError, MissingExtraError
 
 
 def normal(path: str | os.PathLike[str]) -> str:
-    """An absolute local path, or a URL of another scheme than file://."""
+    """An absolute local path, or a URL with a scheme other than file://."""
     text = os.fspath(path)
-    if text.startswith("file:/"):  # with one slash too, as pathlib has it
+    if text.startswith("file:/"):  # pathlib leaves only one slash
         text = urllib.parse.unquote(urllib.parse.urlparse(text).path)
     return text if is_remote(text) else os.path.abspath(os.path.expanduser(text))
 
@@ -24,7 +24,7 @@ def is_remote(path: str) -> bool:
 
 
 def open_binary(path: str) -> IO[bytes]:
-    """The file, open for reading; every read of a chunk opens its own."""
+    """The file, open for reading; each read of a chunk opens it anew."""
     if not is_remote(path):
         return open(path, "rb")
     filesystem, inner = _filesystem(path)
@@ -33,14 +33,14 @@ def open_binary(path: str) -> IO[bytes]:
 
 
 def read_bytes(path: str, offset: int, n_bytes: int) -> bytes:
-    """n_bytes from offset on; fewer where the file ends before."""
+    """n_bytes from offset on; fewer if the file ends before."""
     with open_binary(path) as file:
         file.seek(offset)
         return file.read(n_bytes)
 
 
 def status(path: str) -> tuple[int, int]:
-    """(size in bytes, time of the last change in ns), FileNotFoundError where there is no file."""
+    """(size in bytes, time of the last change in ns); raises FileNotFoundError."""
     if not is_remote(path):
         found = os.stat(path)
         return found.st_size, found.st_mtime_ns
@@ -51,7 +51,7 @@ def status(path: str) -> tuple[int, int]:
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """What tells a file from another one that takes its place, or from itself after an edit."""
+    """What changes if a file is replaced or edited."""
     if is_remote(path):
         return status(path)
     found = os.stat(path)
@@ -59,10 +59,10 @@ def stamp(path: str) -> tuple[int, ...]:
 
 
 def same(stamp: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether both stamps are of one file that stayed as it was.
+    """Whether both stamps belong to the same, unchanged file.
 
-    Some file systems give a file a new number now and then, and a new link to it changes the time
-    of its status: only a file of another number and another time is another one.
+    Some file systems renumber files now and then, and a new link changes the status time: only a
+    file whose number and status time both differ is another one.
     """
     return stamp[:2] == other[:2] and (
         len(stamp) == 2 or stamp[2] == other[2] or stamp[3] == other[3]
@@ -82,9 +82,9 @@ def join(folder: str, name: str) -> str:
 
 
 def matches(pattern: str) -> list[str]:
-    """The files that a glob names, sorted, each once, however many links lead to it.
+    """The files that match a glob, sorted, each only once even if several links lead to it.
 
-    Hidden ones and those that begin with _ are left out.
+    Names that begin with . or _ are left out.
     """
     if is_remote(pattern):
         found = _remote_matches(pattern)
@@ -97,7 +97,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def _local_matches(pattern: str) -> list[str]:
-    """As glob.glob, but a folder is entered once only, so that loops of links end."""
+    """Like glob.glob, but each folder is entered only once, so that loops of links end."""
     parts = pattern.split(os.sep)
     if "**" not in parts:
         return glob.glob(pattern)
@@ -117,7 +117,7 @@ def _local_matches(pattern: str) -> list[str]:
 
 
 def literal(path: str) -> str:
-    """The pattern that matches this path only."""
+    """A pattern that matches only this path."""
     return path if is_remote(path) else glob.escape(path)
 
 

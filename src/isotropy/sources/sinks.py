@@ -33,9 +33,9 @@ SINKS = {  # suffix: (module, class)
 
 
 class Sink:
-    """A file of rows that takes its name only when it is whole.
+    """A file of rows that appears under its name only when it is complete.
 
-    Any exception before that leaves what had the name. Use `open_sink` to get the sink of a path.
+    After an exception, an older file of that name is unchanged. Use `open_sink` to get a sink.
     """
 
     holds_bfloat16 = False
@@ -61,7 +61,7 @@ class Sink:
         self.n_rows = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
-        """Append rows, with their other columns where the format has room for them."""
+        """Append rows, with their other columns if the format can store them."""
         rows = linalg.to_numpy(rows)
         checks.n_features(rows, self.n_features)
         if not len(rows):
@@ -110,7 +110,7 @@ class Sink:
         """Write what comes after the rows, or correct what came before."""
 
     def _abandon(self) -> None:
-        """Let go of what would still write to the file."""
+        """Close what could still write to the file."""
 
     def _discard(self) -> None:
         with contextlib.suppress(Exception):
@@ -121,7 +121,7 @@ class Sink:
         self.new.discard()
 
     def _storable(self, dtype: str) -> str:
-        """The dtype that the file gets: floats stay, integers become what they computed as."""
+        """The dtype in the file: floats stay, integers become the floats they are computed in."""
         if dtype in ("float16", "float32", "float64") or (
             dtype == "bfloat16" and self.holds_bfloat16
         ):
@@ -155,18 +155,18 @@ def open_sink(
     Parameters
     ----------
     path : path
-        Ends in .npy, .parquet, .safetensors, .vec or .txt. Only Parquet keeps all carried
-        columns, and word2vec's text the words.
+        Must end in .npy, .parquet, .safetensors, .vec or .txt. Only Parquet keeps all other
+        columns; word2vec's text keeps the words.
     n_features : int
     dtype : str, optional
         By default that of `like`, otherwise float32. Floats are kept, except that bfloat16
         becomes float32 outside safetensors; integers become float32 or float64.
     like : Source, optional
-        Where the rows come from: the name of its column is kept in Parquet.
+        Source of the rows; Parquet keeps the name of its column.
     overwrite : bool
-        Replace a file that is there.
+        Replace the file if it exists.
     name : str
-        What messages call the path.
+        The name of the path in messages.
     """
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
@@ -188,11 +188,11 @@ def open_sink(
 
 
 class PartsSink:
-    """A folder that takes its name only when all its parts are there.
+    """A folder that appears under its name only when all its parts are complete.
 
-    Inside `with`, `part(i)` gives the sink of part i; it works in another process too, since
-    this object pickles as plain values. A part that is written twice, because a worker was
-    lost, is the same part. A part without rows leaves no file.
+    Inside `with`, `part(i)` is the sink of part i, in other processes too: this object pickles as
+    plain values. A part that is written twice because a worker was lost is replaced. A part
+    without rows leaves no file.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class PartsSink:
     n_features, dtype, like, name
         As for `open_sink`.
     overwrite : bool
-        Replace a folder that is there, which must hold such parts and nothing else.
+        Replace the folder if it exists; it must hold nothing but such parts.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class PartsSink:
             self.n_features,
             self.dtype,
             column=self.column,
-            overwrite=True,  # two workers may be at the same part
+            overwrite=True,  # two workers may write the same part
             may_be_empty=True,
         )
         sink.told = self.path

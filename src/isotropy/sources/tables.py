@@ -1,13 +1,13 @@
 """Text tables: the one reader of CSV, TSV, lines and JSON lines, each also with .gz.
 
-It knows how bytes become text, where records begin and end, what separates their cells, which line
-is a header, how a number is written, and how much is too much. Files of vectors (csv, jsonl), of
-texts (text_files) and of tasks (tasks.files) are read through it.
+It decodes bytes, finds records and their delimiter, recognizes headers and numbers, and limits
+sizes. Files of vectors (csv, jsonl), texts (models.texts) and tasks (tasks.reading) are read
+through it.
 
-Only a line feed ends a line; a carriage return before it is no part of the line. Cells between
-commas or semicolons may be quoted, and a quoted cell may hold line breaks; cells between tabs are
-taken as they are, unless every cell of the header is quoted. Beyond the limits below a file is
-refused in one line, before it costs more memory than they say.
+Only a line feed ends a line; a carriage return before it is dropped. Cells between commas or
+semicolons may be quoted, and quoted cells may contain line breaks. Cells between tabs are taken as
+they are, unless every cell of the header is quoted. A file beyond the limits below is refused with
+one line, before it uses more memory than they allow.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ MOST_RECORD = 1 << 26  # bytes of a record
 MOST_CELLS = 1 << 18  # of a record
 MOST_NESTED = 100  # levels of JSON
 UNPACKED_FREELY = 1 << 26  # bytes that any .gz file may unpack to
-UNPACKED_TIMES = 100  # how many times its packed bytes a file may unpack to, beyond that
+UNPACKED_TIMES = 100  # beyond that, the ratio that a file may unpack to
 MOST_UNPACKED = 1 << 34  # bytes that no .gz file may unpack to
 
-SNIFFED = 100  # lines that say how a file is written
+SNIFFED = 100  # lines used to detect the format
 SNIFFED_BYTES = 1 << 20
-AGREEING = 0.9  # of these lines have as many cells as the first
+AGREEING = 0.9  # share of these lines with as many cells as the first
 SPACE = " "  # as a delimiter: any white space
 
-MISSING = (  # what stands in place of a number that is not there, in lower case
+MISSING = (  # spellings of a missing number, in lower case
     "", "-", "--", "?", ".", "*", "na", "n/a", "#n/a", "#na", "#n/a n/a", "n.a.", "n.a", "nan",
     "-nan", "null", "none", "nil", "missing", "unknown", "undefined", "1.#ind", "-1.#ind",
     "1.#qnan", "-1.#qnan", "<na>", "nat",
@@ -64,7 +64,7 @@ STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 @dataclass(frozen=True)
 class Form:
-    """How the records of a file are written: as whole lines, as JSON, or as cells."""
+    """How the records of a file are written: as lines, as JSON, or as cells."""
 
     delimiter: str = ""  # of cells
     quoted: bool = False
@@ -98,7 +98,7 @@ class Record(NamedTuple):
 
 
 def suffix(name: str) -> str:
-    """The suffix that says how a file is written, such as "csv"; "" where none does."""
+    """The suffix that names the format, such as "csv"; "" if there is none."""
     found = SUFFIX.search(name)
     return (
         {"tab": "tsv", "ndjson": "jsonl"}.get(found[1].lower(), found[1].lower()) if found else ""
@@ -114,7 +114,7 @@ def stem(name: str) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a .gz file holds, as long as that is not out of all proportion to its size."""
+    """The contents of a .gz file, unless they are out of proportion to its size."""
 
     def __init__(self, path: Path) -> None:
         self._packed = open(path, "rb")  # noqa: SIM115
@@ -143,14 +143,14 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """The bytes of a file, of a .gz file those that are packed in it."""
+    """The bytes of a file, unpacked if it is a .gz file."""
     if path.suffix.lower() != ".gz":
         return open(path, "rb")
     return io.BufferedReader(_Unpacked(path), 1 << 17)
 
 
 def expect_bounded(path: Path) -> None:
-    """Raise where a .gz file unpacks to too much, before anything is made of its lines."""
+    """Raise if a .gz file unpacks to too many bytes, before its lines are used."""
     if path.suffix.lower() == ".gz":
         with open_plain(path) as file:
             while file.read(1 << 20):
@@ -165,7 +165,7 @@ def too_long(line: int | None = None) -> FormatError:
 
 
 def raw_lines(file: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
-    """(number, bytes with their line feed) of each line, none of them too long to hold."""
+    """(number, bytes with their line feed) of each line; raises if one is too long."""
     while raw := file.readline(MOST_RECORD + 1):
         if len(raw) > MOST_RECORD:
             raise too_long(line)
@@ -192,7 +192,7 @@ def _decoded(raw: bytes, line: int) -> str:
 
 
 def expect_utf8(data: bytes, line: int) -> None:
-    """Raise where lines, the first of which has number `line`, are not UTF-8."""
+    """Raise if lines are not UTF-8; the first one has the number `line`."""
     if not data.isascii():
         _decoded(data, line)
 
@@ -201,7 +201,7 @@ def expect_utf8(data: bytes, line: int) -> None:
 
 
 def records(file: BinaryIO, form: Form, line: int = 1) -> Iterator[Record]:
-    """The records from here to the end of the file, whose next line has the number `line`."""
+    """The records from here to the end of the file; the next line has the number `line`."""
     if form.quoted:
         yield from _quoted(file, form, line)
         return
@@ -265,7 +265,7 @@ def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
 
 
 def expect_cells(record: Record, n_cells: int, more: bool = False) -> None:
-    """Raise unless the record has so many cells, or `more` where that may be."""
+    """Raise unless the record has `n_cells` cells; with `more`, it may have more."""
     found = len(record.held)
     if found < n_cells or (found > n_cells and not more):
         raise FormatError(
@@ -283,7 +283,7 @@ def json_object(text: str, line: int) -> dict[str, Any]:
         expect_flat(text.encode(errors="surrogatepass"), line)
     try:
         found = json.loads(text)
-        if "\\u" in text:  # the only way to characters that UTF-8 does not have
+        if "\\u" in text:  # only escapes can give characters that UTF-8 does not have
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise FormatError(
@@ -294,7 +294,7 @@ def json_object(text: str, line: int) -> dict[str, Any]:
         raise FormatError(
             f"is not valid JSON in line {line} ({error.msg}). Correct that line."
         ) from error
-    except ValueError as error:  # more digits than Python turns into a number
+    except ValueError as error:  # too many digits for Python
         raise FormatError(f"has a number of too many digits in line {line}. Shorten it.") from error
     if not isinstance(found, dict):
         raise FormatError(
@@ -304,10 +304,10 @@ def json_object(text: str, line: int) -> dict[str, Any]:
 
 
 def expect_flat(data: bytes, line: int) -> None:
-    """Raise where a line of JSON is nested too deeply, or does not close what it opens.
+    """Raise if a line of JSON is nested too deeply, or its brackets do not match.
 
-    Parsers recurse, and end the process where the stack does. This takes one pass over the bytes,
-    and a closer look only where a line has brackets that are many or do not match.
+    Parsers recurse, and a stack overflow would end the process. This takes one pass over the bytes,
+    and looks closer only at lines with many or unmatched brackets.
     """
     brackets = data.translate(None, NO_BRACKETS).split(b"\n")
     if not any(map(_is_odd, set(brackets))):
@@ -340,7 +340,7 @@ def _expect_flat_line(text: bytes, line: int) -> None:
 
 
 def head(file: BinaryIO) -> list[str]:
-    """The first lines that are not blank, from which it is told how a file is written."""
+    """The first lines that are not blank, used to detect the format."""
     found, n_bytes = list[str](), 0
     for line, raw in raw_lines(file):
         n_bytes += len(raw)
@@ -353,7 +353,7 @@ def head(file: BinaryIO) -> list[str]:
 
 
 def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
-    """How a table with this suffix is written; None where no delimiter makes columns of its lines.
+    """The format of a table with this suffix; None if no delimiter splits its lines into columns.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
     lines : sequence of str
         The first ones.
     n_named : int
-        How many columns were named, where the file has no header.
+        The number of columns that were named, if the file has no header.
     """
     if kind == "jsonl":
         return JSON
@@ -380,7 +380,7 @@ def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
 
 def _form(delimiter: str, lines: Sequence[str], n_named: int = 0) -> Form:
     quoted = delimiter in ",;"
-    if delimiter == "\t" and lines:  # as some programs write them: every cell in quotes
+    if delimiter == "\t" and lines:  # some programs quote every cell
         quoted = all(re.fullmatch(r'".*"', cell) for cell in lines[0].split("\t"))
     return Form(delimiter, quoted, most_cells=n_named if delimiter == SPACE else 0)
 
@@ -390,9 +390,9 @@ def _fits(delimiter: str, lines: Sequence[str], n_named: int) -> bool:
     counts = np.array([len(cells) for cells in _roughly(lines, delimiter)])
     if not len(counts):
         return False
-    if n_named:  # text has commas too, so that these must be as many as there are columns
+    if n_named:  # text has commas too, so the number of cells must be exact
         agreeing = counts >= n_named if delimiter in ("\t", SPACE) else counts == n_named
-    elif delimiter == "\t":  # which text hardly ever has: further cells are no wonder
+    elif delimiter == "\t":  # rare in text, so more cells are allowed
         agreeing = counts >= max(2, counts[0])
     else:
         agreeing = (counts == counts[0]) & (counts[0] > 1)
@@ -400,7 +400,7 @@ def _fits(delimiter: str, lines: Sequence[str], n_named: int) -> bool:
 
 
 def _roughly(lines: Sequence[str], delimiter: str) -> Iterable[list[str]]:
-    """The cells of the records in these lines, the last of which may be cut."""
+    """The cells of the records in these lines; the last record may be incomplete."""
     if delimiter == SPACE:
         return map(str.split, lines)
     if delimiter == "\t" or not any('"' in line for line in lines):
@@ -417,10 +417,10 @@ def _decimal_commas(line: str) -> bool:
 
 
 def is_row(cells: Sequence[str]) -> bool:
-    """Whether a first line looks like a row already: nobody calls a column 0.25.
+    """Whether a first line is a row rather than a header: no column is called 0.25.
 
-    Whole numbers that count up, from 0 where there is nothing else, are the names that a data frame
-    gives to columns that have none.
+    Integers that count up, from 0 if there is nothing else, are the names that a data frame gives
+    to unnamed columns.
     """
     if any(cell.lstrip().startswith("[") for cell in cells):
         return True
@@ -438,26 +438,26 @@ def is_row(cells: Sequence[str]) -> bool:
 
 
 def is_missing(cell: str) -> bool:
-    """Whether the cell says that there is no value."""
+    """Whether the cell marks a missing value."""
     return cell.strip().lower() in MISSING
 
 
 def number(cell: str) -> float | None:
-    """The number that a cell holds, NaN where a value is missing, None where it is no number."""
+    """The number in a cell; NaN if it is missing, None if it is not a number."""
     if NUMBER.fullmatch(cell):
         return float(cell)
     return float("nan") if is_missing(cell) else None
 
 
 def no_number(cell: Any) -> str:
-    """What to do about a cell that is no number."""
+    """What to do about a cell that is not a number."""
     if isinstance(cell, str) and GROUPED.fullmatch(cell):
         return "Write numbers as 1234.5: a point, and nothing between thousands."
     return "Correct it, or leave the cell empty."
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names of columns, of which no two may be the same."""
+    """Names of columns; raises if two are the same."""
     found: dict[str, None] = {}
     for name in names:
         if name.strip() in found:

@@ -21,13 +21,13 @@ from isotropy.sources.sinks import Sink
 
 WORD = "word"
 BLOCK = 1 << 24
-SLACK = 64  # bytes that may follow the last row, as long as they are spaces and line breaks
+SLACK = 64  # bytes of white space that may follow the last row
 BLANK = re.compile(rb"\n[ \t\r\v\f]+(?=\n|\Z)")
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class WordsFile(LinesFile):
-    """Lines of a word and its values, between single spaces; the word may hold spaces itself."""
+    """Lines of a word and its values, separated by single spaces; words may contain spaces."""
 
     kind: ClassVar[str] = "word2vec text"
 
@@ -51,14 +51,14 @@ class WordsFile(LinesFile):
         yield rows, table.select([WORD]) if carry else None
 
     def _carefully(self, data: bytes, first_row: int) -> tuple[list[str], Matrix]:
-        """Words and rows where a word holds spaces or bytes that are not UTF-8."""
+        """Words and rows if a word contains spaces or bytes that are not UTF-8."""
         lines = [line for line in data.split(b"\n") if line]
         words: list[str] = []
         rows = np.empty((len(lines), self.n_features), np.float32)
         for i, line in enumerate(lines):
             word, *values = line.rstrip(b" ").rsplit(b" ", self.n_features)
             try:
-                too_few = len(values) < self.n_features  # one would be taken for all of them
+                too_few = len(values) < self.n_features  # numpy would repeat a single value
                 if too_few or b"_" in b"".join(values) or ends_in_number(word):
                     raise ValueError(line)
                 rows[i] = values
@@ -188,7 +188,7 @@ def _mark_binary(
 
 
 def _sizes(line: bytes) -> tuple[int, int] | None:
-    """(rows, features) of a header, None where the line is none."""
+    """(rows, features) in a header; None if the line is not a header."""
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return None
@@ -222,7 +222,7 @@ class WordsSink(Sink):
 
     def _begin(self) -> None:
         if self.expected_rows is None:
-            self.expected_rows = 10**15  # leaves room for the number of rows, whatever it will be
+            self.expected_rows = 10**15  # leaves room for any number of rows
         self.width = len(f"{self.expected_rows} {self.n_features}")
         self.file.write(b" " * self.width + b"\n")
 
