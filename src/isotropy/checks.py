@@ -239,11 +239,6 @@ def weights(sample_weight: object, n_samples: int) -> np.ndarray[Any, Any] | Non
     return w
 
 
-def n_features(X: Array, expected: int) -> None:
-    """Raise unless X has the expected number of columns."""
-    width(X.shape[1], expected)
-
-
 def width(found: int, expected: int) -> None:
     """Raise unless there are as many columns as expected."""
     if found != expected:

@@ -17,20 +17,9 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, brief, one_line
 
 DTYPES = {  # safetensors' code: numpy's; bfloat16 as its bits
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "|i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "|u1",
-    "BOOL": "|b1",
-}
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+    "I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
+}  # fmt: skip
 LARGEST_TEXT = 1 << 26  # bytes of JSON that are read
 LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
 LARGEST_SIZE = 1 << 62  # of a dimension

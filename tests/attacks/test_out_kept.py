@@ -166,7 +166,7 @@ def test_a_folder_that_gets_a_file_while_parts_are_written_is_kept(files, raises
             again.write(X)
             (files / "parts" / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(isotropy.errors.InputError, match="has appeared or changed meanwhile"):
+    with pytest.raises(isotropy.errors.InputError, match="has appeared or changed in the meantime"):
         write()
     assert (files / "parts" / "thesis.tex").read_text() == "years of work"
     assert [name for name in os.listdir() if "part" in name and name != "parts"] == []

@@ -122,7 +122,7 @@ def test_a_name_as_long_as_can_be_is_written(files, run):
 
 def test_of_two_that_write_one_new_file_one_wins_and_one_is_refused(files):
     first, second = (open_sink("y.npy", 4) for _ in range(2))
-    with pytest.raises(InputError, match="has appeared or changed meanwhile"), second:  # noqa: PT012
+    with pytest.raises(InputError, match="has appeared or changed in the meantime"), second:  # noqa: PT012
         with first:
             first.write(X)
             second.write(2 * X)
@@ -202,7 +202,7 @@ def test_a_file_system_without_hard_links_keeps_the_rule(files, monkeypatch):
     monkeypatch.setattr(os, "link", no_links)
     FITTED.transform("x.npy", out="y.npy")
     sink = open_sink("z.npy", 4)
-    with pytest.raises(InputError, match="has appeared or changed meanwhile"), sink:  # noqa: PT012
+    with pytest.raises(InputError, match="has appeared or changed in the meantime"), sink:  # noqa: PT012
         sink.write(X)
         (files / "z.npy").write_bytes(b"another's")
     assert (files / "z.npy").read_bytes() == b"another's"

@@ -91,11 +91,7 @@ class Engine(ABC):
 
     @abstractmethod
     def reduce(
-        self,
-        source: Source,
-        statistics: Sequence[Statistic],
-        checkpoint: PassCheckpoint,
-        report: Report,
+        self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
         """The statistics, which are empty, after one pass over the source."""
 

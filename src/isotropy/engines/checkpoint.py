@@ -76,7 +76,7 @@ class Checkpoint:
                     with contextlib.suppress(OSError):
                         stale.unlink()
         sweep(str(folder))
-        return PassFolder(folder, key, statistics, len(source.chunks()), source.n_features)
+        return PassFolder(folder, key, statistics, source)
 
 
 def open_checkpoint(folder: Any) -> Checkpoint | None:
@@ -88,18 +88,10 @@ class PassFolder(PassCheckpoint):
     """The folder of one pass: a file for each of its runs, and what its first rows settled."""
 
     def __init__(
-        self,
-        folder: Path,
-        key: str,
-        statistics: Sequence[Statistic],
-        n_chunks: int,
-        n_features: int,
+        self, folder: Path, key: str, statistics: Sequence[Statistic], source: Source
     ) -> None:
-        self.folder = folder
-        self.key = key
-        self.statistics = statistics
-        self.n_chunks = n_chunks
-        self.n_features = n_features
+        self.folder, self.key, self.statistics = folder, key, statistics
+        self.n_chunks, self.n_features = len(source.chunks()), source.n_features
         self.next_save: dict[int, float] = {}
         self.made: list[Path] = []
 

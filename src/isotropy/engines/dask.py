@@ -20,6 +20,7 @@ from isotropy.engines.local import n_threads, write_part
 from isotropy.errors import ClusterError, InputError, MissingExtraError
 from isotropy.linalg import one_blas_thread
 from isotropy.sources import Chunk, PartsSink, Source
+from isotropy.stats import Statistic
 
 GROUP = 16  # chunks that workers merge before the result is sent here
 RUN = 2  # chunks per task: states are large, so the fewer are sent the better
@@ -112,17 +113,13 @@ class Dask(Engine):
             self._opened = opened.pop_all()
 
     def reduce(
-        self,
-        source: Source,
-        statistics: Sequence[Any],
-        checkpoint: PassCheckpoint,
-        report: Report,
+        self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
         chunks = source.chunks()
         n_groups = -(-len(chunks) // GROUP)
-        checkpoint.n_runs(n_groups)
+        saved.n_runs(n_groups)
         groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        done = [finished(checkpoint, i, group) is not None for i, group in enumerate(groups)]
+        done = [finished(saved, i, group) is not None for i, group in enumerate(groups)]
 
         def submit(i: int, shared: Any) -> Any:
             return self._tree(shared, groups[i], RUN if i + 1 < n_groups else 1)
@@ -131,10 +128,10 @@ class Dask(Engine):
         todo = [i for i in range(n_groups) if not done[i]]
         with self._results(todo, submit, source, list(statistics)) as results:
             for i, group in enumerate(groups):
-                partial = finished(checkpoint, i, group) if done[i] else next(results)
+                partial = finished(saved, i, group) if done[i] else next(results)
                 assert partial is not None
                 if not done[i]:
-                    checkpoint.save(i, partial, group)
+                    saved.save(i, partial, group)
                 report(sum(chunk.n_rows for chunk in group))
                 merged.merge(partial)
         return merged
@@ -439,9 +436,9 @@ def executed_here(dask_worker: Any) -> list[str]:
     return [task.key for task in dask_worker.state.executing]
 
 
-def finished(checkpoint: PassCheckpoint, run: int, group: list[Chunk]) -> Partial | None:
+def finished(saved: PassCheckpoint, run: int, group: list[Chunk]) -> Partial | None:
     """The saved state of a group that was read to its end; None if there is none."""
-    found = checkpoint.load(run, group)
+    found = saved.load(run, group)
     return found if found is not None and found.n_chunks == len(group) else None
 
 

@@ -72,26 +72,22 @@ class Local(Engine):
     name = "local"
 
     def reduce(
-        self,
-        source: Source,
-        statistics: Sequence[Statistic],
-        checkpoint: PassCheckpoint,
-        report: Report,
+        self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
         chunks = source.chunks()
-        n_runs = checkpoint.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
+        n_runs = saved.n_runs(min(len(chunks), n_threads() if source.device == "cpu" else 1))
         bounds = [len(chunks) * i // n_runs for i in range(n_runs + 1)]
         stopped = threading.Event()
 
         def follow(run: int) -> Partial:
             mine = chunks[bounds[run] : bounds[run + 1]]
-            partial = checkpoint.load(run, mine) or fresh(statistics)
+            partial = saved.load(run, mine) or fresh(statistics)
             report(sum(chunk.n_rows for chunk in mine[: partial.n_chunks]))
             for chunk in mine[partial.n_chunks :]:
                 if stopped.is_set():
                     break
                 partial.add(source, chunk, report)
-                checkpoint.save(run, partial, mine)
+                saved.save(run, partial, mine)
             return partial
 
         merged, *others = over_threads(follow, range(n_runs), stopped.set)

@@ -14,6 +14,7 @@ from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFu
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, SourceView
+from isotropy.stats import Statistic
 
 
 class OnDevice(SourceView):
@@ -71,22 +72,18 @@ class Torch(Engine):
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
     def reduce(
-        self,
-        source: Source,
-        statistics: Sequence[Any],
-        checkpoint: PassCheckpoint,
-        report: Report,
+        self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
         if self.device.type == "cpu":
-            return Local().reduce(source, statistics, checkpoint, report)
-        checkpoint.n_runs(1)
+            return Local().reduce(source, statistics, saved, report)
+        saved.n_runs(1)
         chunks = source.chunks()
-        partial = checkpoint.load(0, chunks) or fresh(statistics)
+        partial = saved.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
         with self._precision():
             for ready in self._ahead(source, chunks[partial.n_chunks :]):
                 partial.add(ready, ready.chunk, report)
-                checkpoint.save(0, partial, chunks)
+                saved.save(0, partial, chunks)
         return partial
 
     def map(

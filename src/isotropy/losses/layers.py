@@ -265,7 +265,7 @@ class RunningCovariance(nn.Module):
 def _scatter(X: Any, d: int) -> tuple[float, Any]:
     """`scatter` of a batch of width d, in full precision."""
     rows = matrix(X)
-    checks.n_features(rows, d)
+    checks.width(rows.shape[1], d)
     with torch.autocast(rows.device.type, enabled=False):
         count, products = scatter(rows)
     several_rows(count)

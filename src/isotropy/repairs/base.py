@@ -361,7 +361,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def _rows(self, X: Any, n_features: int) -> Array:
         """X in float32 or float64, which must be finite and of this width."""
         matrix = checks.matrix(X)
-        checks.n_features(matrix, n_features)
+        checks.width(matrix.shape[1], n_features)
         rows = linalg.native(matrix)
         checks.finite(rows)
         return rows

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
-from isotropy.sources.files import Column, File, FormatError, Matrix, listed
+from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place, listed
 from isotropy.sources.sinks import Sink
 
 
@@ -226,9 +226,9 @@ class GroupedFile(File):
     layout: Layout
     groups: tuple[int, ...]
 
-    def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
+    def pieces(self) -> list[tuple[int, Place]]:
         """Runs of groups that fit in a chunk together; larger groups are on their own."""
-        found: list[tuple[int, tuple[int, ...]]] = []
+        found: list[tuple[int, Place]] = []
         start, total = 0, 0
         for i, n_rows in enumerate(self.groups):
             if total and total + n_rows > self.rows_at_once:
@@ -237,9 +237,7 @@ class GroupedFile(File):
             total += n_rows
         return [*found, (total, (start, len(self.groups)))]
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         held: list[tuple[Matrix, pa.Table | None]] = []
         room = self.rows_at_once
         for batch in self.batches(range(*place), carry):

@@ -19,7 +19,7 @@ from isotropy.errors import brief
 from isotropy.sources import paths, tables
 from isotropy.sources.base import CHUNK_BYTES
 from isotropy.sources.columnar import Layout, choose, matrix, named, one_batch
-from isotropy.sources.files import Column, File, FormatError, Matrix
+from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place
 from isotropy.sources.tables import MISSING, MOST_RECORD, Form, Record, too_long
 
 BLOCK = 1 << 24
@@ -33,7 +33,7 @@ class LinesFile(File):
 
     marks: tuple[tuple[int, int, int], ...]
 
-    def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
+    def pieces(self) -> list[tuple[int, Place]]:
         return [(n_rows, place) for n_rows, *place in self.marks]  # type: ignore[misc]
 
     def line_number(self, offset: int) -> int:
@@ -207,9 +207,7 @@ class CsvFile(LinesFile):
     form: Form
     layout: Layout
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
         if len(self.header) <= WIDE:
             try:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Column = str | Sequence[str] | None
 Matrix = NDArray[Any]
+Place = tuple[int, ...]  # where a piece of a file is
+Pieces = Iterator[tuple[Matrix, "pa.Table | None"]]
 DAMAGE: tuple[type[BaseException], ...] = (
     EOFError,
     UnicodeDecodeError,
@@ -67,15 +69,13 @@ class File(ABC):
     def rows_at_once(self) -> int:
         return self.chunk_rows or default_rows(self.n_features)
 
-    def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
+    def pieces(self) -> list[tuple[int, Place]]:
         """(number of rows, place) of consecutive pieces of the file."""
         starts = range(0, self.n_rows, self.rows_at_once)
         return [(min(self.rows_at_once, self.n_rows - start), ()) for start in starts]
 
     @abstractmethod
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         """The rows of a piece in bounded parts, with their other columns if `carry` is set."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar
 
@@ -14,7 +13,16 @@ from isotropy import stored
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import widened
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, listed
+from isotropy.sources.files import (
+    TRUNCATED,
+    Column,
+    File,
+    FormatError,
+    Matrix,
+    Pieces,
+    Place,
+    listed,
+)
 from isotropy.sources.sinks import Sink
 from isotropy.stored import TensorEntry
 
@@ -33,9 +41,7 @@ class FlatFile(File):
     fortran: bool = False
     prefix: bool = False
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         with paths.open_binary(self.path) as file:
             if self.fortran:
                 rows = self._columns(file, first_row, n_rows)

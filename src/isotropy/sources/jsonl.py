@@ -16,7 +16,7 @@ from isotropy.errors import brief, one_line
 from isotropy.sources import paths, tables
 from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.csv import LinesFile, first_lines, mark, text_rows
-from isotropy.sources.files import Column, File, FormatError, Matrix
+from isotropy.sources.files import Column, File, FormatError, Pieces, Place
 from isotropy.sources.tables import expect_flat, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')
@@ -32,9 +32,7 @@ class JsonlFile(LinesFile):
     schema: pa.Schema
     layout: Layout
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
         own = self.layout.top_level(self.schema)
         schema = self.schema if carry else pa.schema([self.schema.field(name) for name in own])

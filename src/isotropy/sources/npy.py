@@ -17,7 +17,15 @@ from numpy.lib import format as npy
 
 from isotropy.errors import brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, listed
+from isotropy.sources.files import (
+    TRUNCATED,
+    Column,
+    File,
+    FormatError,
+    Pieces,
+    Place,
+    listed,
+)
 from isotropy.sources.flat import FlatFile, expect_bytes
 from isotropy.sources.sinks import Sink
 
@@ -135,12 +143,10 @@ class CompressedFile(File):
     offset: int
     stored: str
 
-    def pieces(self) -> list[tuple[int, tuple[int, ...]]]:
+    def pieces(self) -> list[tuple[int, Place]]:
         return [(self.n_rows, ())]
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         width = self.n_features * np.dtype(self.stored).itemsize
         with _open_archive(self.path) as (_, archive), _open_member(archive, self.member) as member:
             member.read(self.offset)

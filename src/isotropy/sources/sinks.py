@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -63,7 +62,7 @@ class Sink:
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows, with their other columns if the format can store them."""
         rows = linalg.to_numpy(rows)
-        checks.n_features(rows, self.n_features)
+        checks.width(rows.shape[1], self.n_features)
         if not len(rows):
             return
         with self._write_errors():
@@ -81,12 +80,7 @@ class Sink:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None or (self.may_be_empty and not self.n_rows):
             self._discard()
             return
@@ -257,12 +251,7 @@ class PartsSink:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._finish()

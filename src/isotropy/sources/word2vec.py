@@ -16,7 +16,7 @@ from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.csv import LinesFile, first_lines, mark, parse, text_rows
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, Pieces, Place
 from isotropy.sources.sinks import Sink
 
 WORD = "word"
@@ -31,9 +31,7 @@ class WordsFile(LinesFile):
 
     kind: ClassVar[str] = "word2vec text"
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
         data = BLANK.sub(b"", b"\n" + data)[1:]
         data = data.replace(b" \n", b"\n").rstrip(b" ")  # fastText ends lines with a space
@@ -77,9 +75,7 @@ class BinaryWordsFile(LinesFile):
 
     kind: ClassVar[str] = "word2vec binary"
 
-    def read(
-        self, first_row: int, n_rows: int, place: tuple[int, ...], carry: bool
-    ) -> Iterator[tuple[Matrix, pa.Table | None]]:
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
         words: list[str] = []
         rows = np.empty((n_rows, self.n_features), np.float32)
