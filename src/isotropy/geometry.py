@@ -13,10 +13,17 @@ from isotropy import checks, tables
 from isotropy.engines import Checkpoint, Engine, open_checkpoint, using
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.metrics import METRICS, hubness, local_isotropy
-from isotropy.metrics.base import SAMPLE_ROWS, Statistics, gather
-from isotropy.metrics.partition import isotropy_range, warn_of_basis
-from isotropy.metrics.spectrum import explained
+from isotropy.metrics import (
+    METRICS,
+    SAMPLE_ROWS,
+    Statistics,
+    explained,
+    gather,
+    hubness,
+    isotropy_range,
+    local_isotropy,
+    warn_of_basis,
+)
 from isotropy.sources import Source, as_source
 from isotropy.stats import Sample
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import public
 from isotropy.geometry import Geometry, measure
-from isotropy.models.encoder import Encoder
-from isotropy.models.texts import Text, open_texts, sample_texts
+from isotropy.models import Encoder, Text, open_texts, sample_texts
 from isotropy.progress import ProgressBar
-from isotropy.sources.sinks import open_sink
+from isotropy.sources import open_sink
 
 KINDS = ("tokens", "cls")
 

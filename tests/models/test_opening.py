@@ -5,7 +5,7 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.models.opening import holds_vectors
+from isotropy.models.encoder import holds_vectors
 
 from .. import tiny_models
 from ..tiny_models import TEXTS

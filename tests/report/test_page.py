@@ -12,10 +12,10 @@ pytest.importorskip("jinja2")
 import isotropy
 from isotropy import evidence, report, tasks
 from isotropy.errors import InputError
-from isotropy.report.columns import hover
 from isotropy.report.inputs import Evidence, Gain, opened
 from isotropy.report.page import _views
 from isotropy.report.sections import evidence_section, space_sections
+from isotropy.report.views import hover
 
 from .conftest import ATTACK
 

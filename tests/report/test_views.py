@@ -10,8 +10,8 @@ import isotropy
 from isotropy.errors import InputError
 from isotropy.models import KeyedVectors
 from isotropy.report import View, charts, page
-from isotropy.report.columns import carried, colourings, hover
 from isotropy.report.inputs import Gain
+from isotropy.report.views import carried, colourings, hover
 from isotropy.sources import as_source
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
-from isotropy.tasks.pseudo import adjacent, titled
+from isotropy.tasks.retrieval import adjacent, titled
 
 
 def found(task):

@@ -22,9 +22,7 @@ from isotropy.cli.common import (
     say_skipped,
 )
 from isotropy.errors import InputError
-from isotropy.repairs import ScoreCalibrator, load
-from isotropy.repairs.calibrator import FEWEST
-from isotropy.repairs.files import check_target
+from isotropy.repairs import FEWEST, ScoreCalibrator, check_target, load
 from isotropy.tables import json_line
 
 

@@ -20,10 +20,9 @@ from typer import Argument, Option
 
 from isotropy.engines import Engine, named, using
 from isotropy.errors import InputError, public
-from isotropy.models.texts import Texts, open_texts
+from isotropy.models import Texts, open_texts
 from isotropy.progress import ProgressBar
-from isotropy.sources import Source
-from isotropy.sources.opening import open_source
+from isotropy.sources import Source, open_source
 
 PATIENCE = 3.0  # seconds
 

@@ -82,8 +82,7 @@ def demo(
 def _present(
     console: Console, name: str, words: WordVectors, pairs: Path, out: Path, seed: int
 ) -> None:
-    from isotropy.evidence import advise, compare
-    from isotropy.evidence.comparison import HEAD, cells
+    from isotropy.evidence import HEAD, advise, cells, compare
     from isotropy.tasks import WordSimilarity
 
     rows = words.vectors[list(words.row_of.values())]

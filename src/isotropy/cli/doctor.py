@@ -19,7 +19,7 @@ from typer import Option
 
 from isotropy._version import __version__
 from isotropy.cli.common import JsonOption, command
-from isotropy.engines.local import n_threads
+from isotropy.engines import n_threads
 from isotropy.tables import json_line, text_table
 
 CORE = "core"

@@ -29,10 +29,9 @@ from isotropy.cli.common import (
 )
 from isotropy.engines import map_rows
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.models.encoder import Encoder, cut_off
-from isotropy.repairs import Repair, load
-from isotropy.repairs.blockwise import open_target
-from isotropy.sources.guard import guard
+from isotropy.models import Encoder, cut_off
+from isotropy.repairs import Repair, load, open_target
+from isotropy.sources import guard
 
 WORD_FILES = (".vec", ".txt")
 

@@ -33,18 +33,13 @@ from isotropy.cli.common import (
 from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
-from isotropy.evidence.advice import diagnose
-from isotropy.models.embeddings import embeddings
-from isotropy.models.opening import holds_vectors, open_encoder
-from isotropy.models.texts import each, open_texts
+from isotropy.evidence import diagnose
+from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts
 from isotropy.progress import ProgressBar
-from isotropy.repairs import Repair
-from isotropy.repairs.files import check_target
-from isotropy.sources.guard import guard
+from isotropy.repairs import Repair, check_target
+from isotropy.sources import guard
 from isotropy.tables import json_line
-from isotropy.tasks import Task, open_task
-from isotropy.tasks.pseudo import adjacent
-from isotropy.tasks.word_similarity import WordSimilarity
+from isotropy.tasks import Task, WordSimilarity, adjacent, open_task
 
 PSEUDO = "pseudo"
 Kind = StrEnum("Kind", {name: name for name in [*Task.by_kind, PSEUDO]})  # type: ignore[misc]

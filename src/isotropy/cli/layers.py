@@ -23,8 +23,7 @@ from isotropy.cli.common import (
     offline_unless_reached,
 )
 from isotropy.layer_geometry import KINDS, LayerGeometry
-from isotropy.models.encoder import cut_off
-from isotropy.models.texts import sample_texts
+from isotropy.models import cut_off, sample_texts
 from isotropy.tables import json_line, text_table
 
 COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geometry

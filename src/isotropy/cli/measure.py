@@ -21,7 +21,7 @@ from isotropy.cli.common import (
 from isotropy.errors import IsotropyWarning
 from isotropy.geometry import measure as measure_geometry
 from isotropy.metrics import METRICS
-from isotropy.sources.guard import guard
+from isotropy.sources import guard
 from isotropy.tables import json_line
 
 

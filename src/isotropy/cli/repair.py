@@ -28,14 +28,8 @@ from isotropy.cli.common import (
     say_skipped,
 )
 from isotropy.errors import InputError, IsotropyWarning, RepairFileError, one_line
-from isotropy.repairs import Repair, load
-from isotropy.repairs.base import load_with_header
-from isotropy.repairs.blockwise import open_target
-from isotropy.repairs.files import check_target
-from isotropy.repairs.shift import shift
-from isotropy.sources import Source, as_source
-from isotropy.sources.arrays import Excerpt
-from isotropy.sources.guard import guard
+from isotropy.repairs import Repair, check_target, load, load_with_header, open_target, shift
+from isotropy.sources import Excerpt, Source, as_source, guard
 from isotropy.tables import json_line
 from isotropy.writing import is_stream
 

@@ -20,8 +20,7 @@ from isotropy import checks, stored
 from isotropy._version import __version__
 from isotropy.engines.base import Partial, PassCheckpoint
 from isotropy.errors import InputError, one_line, reason
-from isotropy.sources import Chunk, Source
-from isotropy.sources.guard import output_path
+from isotropy.sources import Chunk, Source, output_path
 from isotropy.stats import Statistic
 from isotropy.writing import TEMPORARY, atomic_write, quoted, sweep
 

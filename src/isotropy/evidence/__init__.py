@@ -2,8 +2,9 @@
 
 from isotropy.evidence.advice import Advice, Diagnosis, diagnose
 from isotropy.evidence.change import linear_cka, neighbour_overlap
-from isotropy.evidence.comparison import Comparison, Result, compare
+from isotropy.evidence.comparison import HEAD, Comparison, Result, cells, compare
 from isotropy.evidence.search import advise
+from isotropy.evidence.significance import holm
 from isotropy.evidence.spaces import Candidate
 
 __all__ = [

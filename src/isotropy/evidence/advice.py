@@ -15,7 +15,7 @@ from isotropy.errors import InputError, public
 from isotropy.evidence.bench import exclusion_note
 from isotropy.evidence.spaces import NONE, Candidate, as_encoder, space_of
 from isotropy.geometry import Geometry, measure
-from isotropy.models.texts import Text, distinct, expect_texts
+from isotropy.models import Text, distinct, expect_texts
 from isotropy.repairs import AllButTheTop, Repair
 
 

@@ -15,14 +15,10 @@ from isotropy import checks
 from isotropy.errors import InputError
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
-from isotropy.models.keyed import KeyedVectors
-from isotropy.models.models import Float32Array
-from isotropy.models.texts import Text, distinct, expect_texts
-from isotropy.repairs import Center
-from isotropy.repairs.shift import Shift
-from isotropy.sources.arrays import PickedRows
-from isotropy.tasks import Outcome, Task
-from isotropy.tasks.base import identity
+from isotropy.models import Float32Array, KeyedVectors, Text, distinct, expect_texts
+from isotropy.repairs import Center, Shift
+from isotropy.sources import PickedRows
+from isotropy.tasks import Outcome, Task, identity
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "all text, including the evaluated text (transductive)",

@@ -37,7 +37,7 @@ from isotropy.evidence.spaces import (
     default_candidates,
 )
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.repairs import Repair
 from isotropy.tasks import Outcome, Task
 

@@ -35,7 +35,7 @@ from isotropy.evidence.spaces import (
 )
 from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.repairs import Repair
 from isotropy.tasks import Outcome, Task
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.tasks.outcomes import Outcome
+from isotropy.tasks import Outcome
 
 BLOCK_ELEMENTS = 1 << 21  # draws x items at a time: 16 MB of weights
 ROUNDING = 1e-10  # draws that are this close to what was observed count as extreme

@@ -17,15 +17,18 @@ from sklearn.base import clone
 from isotropy import checks, linalg, specs
 from isotropy.engines import reduce
 from isotropy.errors import InputError, public
-from isotropy.models.encoder import Encoder, TokenRows
-from isotropy.models.keyed import KeyedVectors, WordMeans, averaged
-from isotropy.models.models import Float32Array
-from isotropy.models.texts import Text
-from isotropy.models.tokens import bounded
-from isotropy.repairs import ClusterRemoval, Repair
-from isotropy.repairs.base import SummedRepair
-from isotropy.sources import Source
-from isotropy.sources.arrays import PickedRows
+from isotropy.models import (
+    Encoder,
+    Float32Array,
+    KeyedVectors,
+    Text,
+    TokenRows,
+    WordMeans,
+    averaged,
+    bounded,
+)
+from isotropy.repairs import ClusterRemoval, Repair, SummedRepair
+from isotropy.sources import PickedRows, Source
 from isotropy.stats import Moments
 
 Integers = NDArray[np.int64]

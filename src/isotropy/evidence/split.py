@@ -10,8 +10,7 @@ import numpy as np
 
 from isotropy.evidence.bench import subsample
 from isotropy.evidence.spaces import Integers
-from isotropy.tasks import Task
-from isotropy.tasks.reading import UNDIVIDED
+from isotropy.tasks import UNDIVIDED, Task
 
 HELD_OUT = "held-out folds"
 KEPT = 0.5  # least share of a part that must remain after items are excluded

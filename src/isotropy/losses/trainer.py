@@ -10,7 +10,7 @@ import torch
 from isotropy.errors import InputError, public
 from isotropy.losses.functional import isoscore, mean_cosine
 from isotropy.losses.regularizers import Regularizer, Tensors
-from isotropy.models.loading import extra
+from isotropy.models import extra
 
 Tensor = Any
 extra()  # names the extra if transformers is missing

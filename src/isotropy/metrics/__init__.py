@@ -1,14 +1,20 @@
 """Metrics: pure functions of statistics, each declared once with `@metric`."""
 
-from isotropy.metrics.base import METRICS, Metric, Statistics, gather, metric
+from isotropy.metrics.base import METRICS, SAMPLE_ROWS, Metric, Statistics, gather, metric
 from isotropy.metrics.cosine import mean_cosine, rogue_dimensions
 from isotropy.metrics.hubness import hubness
 from isotropy.metrics.isoscore import isoscore
 from isotropy.metrics.local import local_isotropy
 from isotropy.metrics.norms import mean_alignment, mean_norm_ratio, norms
-from isotropy.metrics.partition import partition_dispersion, partition_isotropy
+from isotropy.metrics.partition import (
+    isotropy_range,
+    partition_dispersion,
+    partition_isotropy,
+    warn_of_basis,
+)
 from isotropy.metrics.spectrum import (
     effective_rank,
+    explained,
     explained_variance,
     participation_ratio,
     singular_values,

@@ -1,9 +1,21 @@
 """Models and texts as sources of vectors: encoders, embeddings, vectors by key."""
 
 from isotropy.models.embeddings import Embeddings, embeddings
-from isotropy.models.encoder import Encoder
-from isotropy.models.keyed import KeyedVectors
-from isotropy.models.opening import open_encoder
-from isotropy.models.texts import Span
+from isotropy.models.encoder import Encoder, TokenRows, cut_off, holds_vectors, open_encoder
+from isotropy.models.keyed import KEYS, KeyedVectors, WordMeans, averaged
+from isotropy.models.loading import extra, first_line, loading, pretrained_location
+from isotropy.models.models import Float32Array
+from isotropy.models.texts import (
+    Span,
+    Text,
+    Texts,
+    distinct,
+    each,
+    expect_texts,
+    open_texts,
+    plain_text,
+    sample_texts,
+)
+from isotropy.models.tokens import bounded
 
 __all__ = ["Embeddings", "Encoder", "KeyedVectors", "Span", "embeddings", "open_encoder"]

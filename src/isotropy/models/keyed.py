@@ -17,10 +17,7 @@ from isotropy.errors import InputError, brief, public
 from isotropy.models.models import Float32Array
 from isotropy.models.texts import Text, occurrence
 from isotropy.models.tokens import Integers, TokenRows
-from isotropy.sources.arrays import ArraySource
-from isotropy.sources.base import Batch, Source
-from isotropy.sources.files import listed
-from isotropy.sources.opening import open_source
+from isotropy.sources import ArraySource, Batch, Source, listed, open_source
 
 KEYS = ("word", "text", "sentence", "token", "question")
 

@@ -22,7 +22,7 @@ from isotropy import linalg
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.models.loading import STATIC_TABLE, extra, file_of, loading, read_json, static_folder
 from isotropy.models.models import NO_LIMIT, Encoding, Float32Array, default_prompt
-from isotropy.sources.opening import FOLDERS, FolderFormat, open_source
+from isotropy.sources import FOLDERS, FolderFormat, open_source
 
 OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
 BESIDE = {"weights", "mapping"}

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
-from isotropy.sources import tables
-from isotropy.sources.files import FormatError, listed, read_errors
-from isotropy.sources.tables import Form, Record
+from isotropy.sources import Form, FormatError, Record, listed, read_errors, tables
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,22 +14,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotropy import checks, linalg, stored
 from isotropy.checks import Array
-from isotropy.engines import (
-    Checkpoint,
-    Engine,
-    Reduced,
-    map_rows,
-    open_checkpoint,
-    reduce,
-    using,
-)
+from isotropy.engines import Checkpoint, Engine, Reduced, map_rows, open_checkpoint, reduce, using
 from isotropy.errors import InputError, NotAffineError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.blockwise import as_given, blockwise, open_target
 from isotropy.repairs.shift import Shift, shift
-from isotropy.sources import ArraySource, Source, as_source
-from isotropy.sources.guard import guard
+from isotropy.sources import ArraySource, Source, as_source, guard
 from isotropy.stats import Moments, Statistic
 from isotropy.stored import Field
 from isotropy.writing import is_stream

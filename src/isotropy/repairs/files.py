@@ -17,8 +17,7 @@ from safetensors.numpy import save
 from isotropy import stored
 from isotropy._version import __version__
 from isotropy.errors import InputError, InputTypeError, RepairFileError, one_line
-from isotropy.sources import paths
-from isotropy.sources.guard import guard, output_path
+from isotropy.sources import guard, output_path, paths
 from isotropy.stored import checksum
 from isotropy.writing import atomic_write, quoted, write_errors
 

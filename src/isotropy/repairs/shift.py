@@ -15,8 +15,7 @@ from isotropy.engines import reduce
 from isotropy.errors import InputError
 from isotropy.linalg import Floats
 from isotropy.sources import Source
-from isotropy.stats import Moments
-from isotropy.stats.shift import Outliers, StripedMoments
+from isotropy.stats import Moments, Outliers, StripedMoments
 
 FAR = 0.1  # Frechet distance above chance that counts as large
 SHARE = 0.99  # of the fitted rows

@@ -22,8 +22,7 @@ import numpy as np
 
 from isotropy.errors import InputError, MissingExtraError, one_line, public
 from isotropy.linalg import Floats
-from isotropy.report.columns import Colouring, colourings, hover, shortened
-from isotropy.report.views import View, as_view
+from isotropy.report.views import Colouring, View, as_view, colourings, hover, shortened
 
 try:
     import plotly.graph_objects as go

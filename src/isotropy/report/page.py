@@ -15,7 +15,6 @@ from isotropy.errors import InputError, MissingExtraError, public
 from isotropy.geometry import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
-from isotropy.report.columns import carried, colourings, hover
 from isotropy.report.sections import (
     NEEDED,
     Section,
@@ -24,9 +23,8 @@ from isotropy.report.sections import (
     opened_layers,
     space_sections,
 )
-from isotropy.report.views import View, repaired
-from isotropy.sources import as_source
-from isotropy.sources.guard import guard, output_path
+from isotropy.report.views import View, carried, colourings, hover, repaired
+from isotropy.sources import as_source, guard, output_path
 from isotropy.writing import atomic_write, is_stream, quoted, write_errors
 
 PICTURES = (".svg", ".png", ".pdf")

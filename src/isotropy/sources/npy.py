@@ -17,15 +17,7 @@ from numpy.lib import format as npy
 
 from isotropy.errors import brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.files import (
-    TRUNCATED,
-    Column,
-    File,
-    FormatError,
-    Pieces,
-    Place,
-    listed,
-)
+from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Pieces, Place, listed
 from isotropy.sources.flat import FlatFile, expect_bytes
 from isotropy.sources.sinks import Sink
 

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Span, Text, distinct, plain_text
+from isotropy.models import Span, Text, distinct, plain_text
 from isotropy.tasks import outcomes
 from isotropy.tasks.outcomes import Integers, Outcome
 from isotropy.tasks.reading import PARTS, UNDIVIDED

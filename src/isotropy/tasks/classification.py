@@ -16,7 +16,7 @@ from sklearn.neural_network import MLPClassifier
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, one_blas_thread
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.tasks.decisions import Decisions
 from isotropy.tasks.labelled import LabelledTask
 from isotropy.tasks.outcomes import Integers, Mean, Outcome

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.errors import public
 from isotropy.kmeans import kmeans
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.sources import as_source
 from isotropy.tasks.decisions import VMeasure
 from isotropy.tasks.labelled import LabelledTask

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from isotropy.errors import InputError, brief
-from isotropy.sources import tables
-from isotropy.sources.files import FormatError, read_errors
+from isotropy.sources import FormatError, read_errors, tables
 
 KINDS = ".tsv, .csv, .txt, .jsonl (each also .gz) or .parquet"
 PARQUET = re.compile(r"\.parquet$", re.IGNORECASE)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import InputError, public
-from isotropy.models.texts import Span, Text
+from isotropy.models import Span, Text
 from isotropy.tasks import outcomes
 from isotropy.tasks.base import Task
 from isotropy.tasks.reading import TEXTS, Table, read_table

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy.errors import public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.tasks.decisions import AveragePrecision
 from isotropy.tasks.labelled import LabelledTask
 from isotropy.tasks.outcomes import Integers, Outcome

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, brief
-from isotropy.sources import tables
-from isotropy.sources.files import listed
+from isotropy.sources import listed, tables
 from isotropy.tasks.collections import KINDS, Columns, is_table, read_columns, stem
 
 PART = re.compile(

@@ -1,4 +1,4 @@
-"""Retrieval: are the relevant documents nearest to a query?"""
+"""Retrieval: are the documents that answer a query nearest to it?"""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from isotropy import linalg
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Text
-from isotropy.sources.files import listed
+from isotropy.models import Text, distinct
+from isotropy.sources import listed
 from isotropy.tasks import collections, reading
 from isotropy.tasks.base import Task
 from isotropy.tasks.collections import stem
@@ -309,3 +309,48 @@ def _documents(corpus: Table) -> Iterable[tuple[str, str]]:
     for key, title, text in zip(_ids(corpus), titles, texts, strict=True):
         title, text = str(title or "").strip(), str(text or "").strip()
         yield key, text if text.startswith(title) else f"{title} {text}".strip()
+
+
+@public
+def adjacent(texts: Sequence[str], name: str = "adjacent sentences (pseudo-task)") -> Retrieval:
+    """A search in which each text must find the one that follows it in the list.
+
+    Texts are taken in pairs, so that no text is in two items. The result says something about a
+    real search only if that search looks for text from the same place.
+
+    Examples
+    --------
+    >>> adjacent(["How are you?", "I am fine.", "Rain fell.", "The river rose."]).n_items
+    2
+    """
+    if len(texts) < 4:
+        raise InputError(f"texts must have at least 4 entries, got {len(texts)}.")
+    return titled(texts[0 : len(texts) - 1 : 2], texts[1::2], name)
+
+
+@public
+def titled(
+    titles: Sequence[str], bodies: Sequence[str], name: str = "title to body (pseudo-task)"
+) -> Retrieval:
+    """A search in which each title must find its body among all bodies.
+
+    Repeated titles, and titles that are also a body, are left out.
+
+    Parameters
+    ----------
+    titles, bodies : sequences of str of the same length
+    name : str
+    """
+    if len(titles) != len(bodies):
+        raise InputError(f"titles must be as many as bodies, got {len(titles)} and {len(bodies)}.")
+    documents, numbers = distinct(bodies)
+    found: dict[str, int] = {}
+    for title, body in zip(titles, bodies, strict=True):
+        if title not in numbers:
+            found.setdefault(title, numbers[body])
+    if len(found) < 2:
+        raise InputError(
+            f"titles must have at least 2 distinct entries that are no bodies, got {len(found)}."
+        )
+    judged = [(place, number, 1.0) for place, number in enumerate(found.values())]
+    return Retrieval(list(found), documents, judged, name=name)

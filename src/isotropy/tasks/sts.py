@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, public
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.tasks import reading
 from isotropy.tasks.base import Task
 from isotropy.tasks.correlation import Correlation

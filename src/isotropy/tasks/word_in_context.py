@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.models.texts import Span, Text
+from isotropy.models import Span, Text
 from isotropy.tasks.outcomes import Integers, Mean
 from isotropy.tasks.pair_classification import PairClassification, at_thresholds
 from isotropy.tasks.reading import Table, column_choices

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, public
-from isotropy.models.texts import Text
+from isotropy.models import Text
 from isotropy.tasks.base import components
 from isotropy.tasks.correlation import Correlation
 from isotropy.tasks.outcomes import Integers

@@ -15,13 +15,7 @@ import scipy.sparse
 from isotropy.geometry import measure
 from isotropy.linalg import Floats
 from isotropy.metrics import METRICS, Metric
-from isotropy.testing.common import (
-    expect,
-    expect_equal,
-    expect_refused,
-    is_installed,
-    run,
-)
+from isotropy.testing.common import expect, expect_equal, expect_refused, is_installed, run
 
 CHANGES: dict[str, Callable[[Floats], Floats]] = {
     "rotation": lambda X: X @ _rotation(X.shape[1]),

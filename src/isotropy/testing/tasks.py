@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.models.texts import Span
+from isotropy.models import Span
 from isotropy.tasks import Outcome, Task
 from isotropy.testing.common import expect, expect_close, expect_equal, expect_refused, run
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
-from isotropy.models.loading import extra, first_line, loading, pretrained_location
+from isotropy.models import extra, first_line, loading, pretrained_location
 from isotropy.trial.settings import Settings
 from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 

@@ -19,7 +19,7 @@ from isotropy.errors import InputError, IsotropyWarning
 from isotropy.geometry import measure
 from isotropy.losses.functional import isoscore, log_inverse
 from isotropy.losses.layers import JointLoss, freeze
-from isotropy.models.loading import extra
+from isotropy.models import extra
 from isotropy.trial import task_data
 from isotropy.trial.methods import IsotropyLayerMethod, Prepared, TrainingMethod, method_of
 from isotropy.trial.networks import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from isotropy.evidence.significance import holm
+from isotropy.evidence import holm
 from isotropy.tables import text_table
 
 NONE = "none"

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.tasks import reading
-from isotropy.tasks.collections import stem
-from isotropy.tasks.labelled import YES
+from isotropy.tasks import YES, reading, stem
 
 CLASSIFICATION, REGRESSION, SIAMESE, GENERATION = (
     "classification",

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError, reason
-from isotropy.sources.guard import guard, output_path
+from isotropy.sources import guard, output_path
 from isotropy.tables import finite
 from isotropy.trial.methods import method_of, searched_specs
 from isotropy.trial.run import run
