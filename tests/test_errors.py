@@ -1,5 +1,6 @@
 """The name that an error message begins with: added once, at the entry point that was called."""
 
+import importlib
 import inspect
 import pickle
 from abc import ABC, abstractmethod
@@ -182,3 +183,13 @@ def test_other_exceptions_pass_as_they_are():
 )
 def test_users_see_the_name_of_what_they_called(call, start):
     assert message(call, np.ones(3)).startswith(start)
+
+
+@pytest.mark.parametrize("room", ["", ".evidence", ".metrics", ".models", ".repairs", ".tasks"])
+def test_every_public_function_names_its_errors(room):
+    found = importlib.import_module(f"isotropy{room}")
+    functions = {name: getattr(found, name) for name in found.__all__}
+    undecorated = {
+        n for n, f in functions.items() if inspect.isfunction(f) and inspect.unwrap(f) is f
+    }
+    assert undecorated <= {"gather", "metric"}  # for authors of metrics, which are named
