@@ -61,7 +61,7 @@ def test_a_drifted_space_is_repaired(monkeypatch, faithful, tmp_path):
         assert "while choosing" in page
         assert f"The page:   {tmp_path / 'planted.html'}" in output
     else:
-        assert "The page is left out" in output
+        assert "The page was left out" in output
 
 
 def test_an_even_space_is_left_alone(monkeypatch, faithful, tmp_path):
@@ -88,7 +88,7 @@ def test_a_missing_package_is_named_and_the_rest_shown(monkeypatch, faithful, tm
     words = examples.WordVectors("planted", *faithful)
     monkeypatch.setattr(demo, "SETS", {"smollm2": absent, "planted": lambda: words})
     result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
-    assert "smollm2 is left out" in result.output
+    assert "smollm2 was left out" in result.output
     assert 'pip install "isotropy[demo]"' in result.output
     assert "planted" in result.output
     assert result.exit_code == 0
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_made_gets_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path / "file")])
     assert result.exit_code == 2
-    assert "could not be made" in result.output
+    assert "could not be created" in result.output
 
 
 def test_the_list_is_graded_and_long_enough():

@@ -106,13 +106,13 @@ def test_the_table_shows_both_kinds_and_other_models_beside(bert, llama, texts):
 
 def test_a_note_says_why_a_layer_has_no_number(bert, llama, texts):
     shown = done(bert, texts).stdout
-    note = "nan in layer 0: all rows are equal there, as it has seen [CLS] alone"
+    note = "nan in layer 0: all rows are equal, as it has seen only [CLS]"
     assert shown.splitlines()[-1] == note
     assert shown.count("nan in layer") == 1
     assert "nan" not in done(llama, texts).stdout  # whose texts begin with different tokens
     texts.write_text("the cat sat\n", "utf-8")
     shown = done(bert, texts).stdout
-    assert shown.splitlines()[-1] == "nan in layers 0, 1, 2, 3: there is one row alone"
+    assert shown.splitlines()[-1] == "nan in layers 0, 1, 2, 3: there is only one row"
 
 
 def test_more_texts_and_tokens_than_wanted_are_sampled_and_said(bert, texts):

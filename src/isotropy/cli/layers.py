@@ -111,12 +111,12 @@ def layers(
 
 
 def _reason(found: LayerGeometry, kind: str, still: list[int]) -> str:
-    """Why the rows of layers have no spread."""
+    """Why metrics of layers are undefined."""
     if getattr(found, kind)[0].n_samples == 1:
-        return "there is one row alone"
+        return "there is only one row"
     first = kind == "cls" and found.first_token is not None and still == [0]
-    seen = f", as it has seen {found.first_token} alone" if first else ""
-    return f"all rows are equal there{seen}"
+    seen = f", as it has seen only {found.first_token}" if first else ""
+    return f"all rows are equal{seen}"
 
 
 def _print(found: LayerGeometry, n_texts: int, n_listed: int) -> None:
