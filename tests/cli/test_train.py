@@ -58,9 +58,9 @@ def test_all_stands_for_every_method_and_json_has_the_figures(command):
 
 def test_what_is_not_tested_is_said(command):
     alone = command("rte", "--model", "tiny", "--method", "isobn")
-    assert "no finished run of none" in alone.stderr
+    assert "no run of none has finished" in alone.stderr
     both = command("rte", "--model", "tiny", "--method", "none", "--method", "isobn", "--seeds", 1)
-    assert "take more --seeds" in both.stderr
+    assert "Use more --seeds" in both.stderr
 
 
 @pytest.mark.parametrize(
