@@ -135,7 +135,7 @@ def test_a_bad_folder_gets_one_line_of_the_commands_that_score(
     [
         ("no table", ""),
         ("a truncated table", "truncated"),
-        ("a row of NaN", "NaN in row 41"),
+        ("a row of NaN", "NaN in 1 row (first: 41"),
         ("a table of one dimension", "matrices"),
     ],
 )

@@ -78,7 +78,8 @@ TASK = STS([(f"text {i}", f"words {i}") for i in range(6)], range(6))
 CALLS = {
     "measure": isotropy.measure,
     "open": lambda x: read(isotropy.open(x)),
-    **{name: getattr(metrics, name) for name in metrics.__all__ if name.islower()},
+    **{name: getattr(metrics, name) for name in metrics.__all__
+       if name.islower() and name not in ("gather", "metric")},
     "weights": lambda x: metrics.mean_cosine(X, sample_weight=np.ones(12) if x is None else x),
     "Center.fit": lambda x: repairs.Center().fit(x),
     "Center.partial_fit": lambda x: repairs.Center().partial_fit(x),

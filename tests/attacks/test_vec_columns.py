@@ -136,8 +136,8 @@ VECTORS = {
     "ragged lists": (pa.array([[1.0, 2.0]] * 11 + [[1.0]]), "has 1 features in row 11"),
     "empty lists": (pa.array([[]] * 12, pa.list_(pa.float32())), "holds no vectors"),
     "no lists": (pa.nulls(12, pa.list_(pa.float32())), "has nothing in column 'e'"),
-    "a missing list": (pa.array([[1.0, 2.0]] * 11 + [None]), "NaN in row 11"),
-    "a missing number": (pa.array([[1.0, 2.0]] * 11 + [[1.0, None]]), "NaN in row 11"),
+    "a missing list": (pa.array([[1.0, 2.0]] * 11 + [None]), "NaN in 1 row (first: 11, "),
+    "a missing number": (pa.array([[1.0, 2.0]] * 11 + [[1.0, None]]), "NaN in 1 row (first: 11, "),
 }  # fmt: skip
 
 

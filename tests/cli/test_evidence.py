@@ -366,7 +366,7 @@ def test_calibrate_leaves_bad_rows_out_where_asked(tmp_path):
     X[4, 1] = np.nan
     np.save(tmp_path / "x.npy", X)
     command = ("calibrate", tmp_path / "x.npy", "--rate", 0.1, "--json")
-    assert "NaN in row 4" in refused(*command)
+    assert "NaN in 1 row (first: 4, " in refused(*command)
     found = json.loads(done(*command, "--skip-bad-rows", stderr="1 bad row left out\n"))
     assert found["n_pairs"] == 89 * 88 // 2
 
@@ -499,7 +499,7 @@ def bad_vectors(folder, vectors, pairs):
     X = keyed.vectors.copy()
     X[7, 2] = np.nan
     write_vectors(vectors, list(keyed.words), X)
-    return (), "NaN in row 7"
+    return (), "NaN in 1 row (first: 7, "
 
 
 def no_texts_beside_vectors(folder, vectors, pairs):
