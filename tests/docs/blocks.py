@@ -27,6 +27,7 @@ from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 RUN = ("python", "console", "sh", "bash")
 SHOWN = ("text", "toml", "yaml", "json")
@@ -149,7 +150,8 @@ class Differs(Exception):
 def run(page: Path, show: bool = False) -> None:
     """Run the blocks of a page in the current folder."""
     began = time.perf_counter()
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    module = sys.modules["page"] = ModuleType("page")  # so that its classes can be pickled
+    namespace = vars(module)
     for block in blocks(page):
         if block.language not in RUN or block.not_run:
             continue
