@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ from isotropy.errors import InputError, brief, public
 from isotropy.models.models import Float32Array
 from isotropy.models.texts import Text, occurrence
 from isotropy.models.tokens import Integers, TokenRows
-from isotropy.sources import ArraySource, Batch, Source, listed, open_source
+from isotropy.sources import ArraySource, Source, listed, open_source
 
 KEYS = ("word", "text", "sentence", "token", "question")
 
@@ -101,14 +101,11 @@ class KeyedVectors(ArraySource):
         folder = Path(checks.path(path, "path"))
         if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
             words = _lines(folder / "words.txt")
-            beside = open_source(folder / "vectors.npy")
-            return cls(_rows(list(_batches(beside))), words)
-        source = open_source(path, column=column)
-        batches = list(_batches(source))
-        tables: list[Any] = [batch.carried for batch in batches]
+            return cls(_read(open_source(folder / "vectors.npy"))[0], words)
+        rows, tables = _read(open_source(path, column=column))
         name = _key_column(tables[0], key, str(path))
         keys = [word for table in tables for word in table.column(name).to_pylist()]
-        return cls(_rows(batches), keys)
+        return cls(rows, keys)
 
     @property
     def vectors(self) -> NDArray[Any]:
@@ -140,14 +137,10 @@ class KeyedVectors(ArraySource):
         return repaired
 
 
-def _batches(source: Source) -> Iterator[Batch]:
-    for chunk in source.chunks():
-        yield from source.read(chunk)
-
-
-def _rows(batches: Sequence[Batch]) -> NDArray[Any]:
-    found: NDArray[Any] = np.concatenate([batch.rows for batch in batches])
-    return found
+def _read(source: Source) -> tuple[NDArray[Any], list[Any]]:
+    """All rows, and the tables of what comes with them."""
+    batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+    return np.concatenate([batch.rows for batch in batches]), [batch.carried for batch in batches]
 
 
 def _lines(path: Path) -> list[str]:

@@ -53,7 +53,9 @@ def expect_texts(texts: Any, name: str) -> list[Text]:
     found = checks.listing(texts, name)
     for number, text in enumerate(found):
         if not isinstance(text, (str, Span)):
-            raise InputError(f"{name} must be texts, got {type(text).__name__} in place {number}.")
+            raise InputError(
+                f"{name} must be strings, got {type(text).__name__} in place {number}."
+            )
     return found
 
 
@@ -83,30 +85,24 @@ class TextList:
     n_blank = 0
 
     def __init__(self, texts: Sequence[Text]) -> None:
-        self.texts = checks.listing(texts, "texts")
+        self.texts = expect_texts(texts, "texts")
         if not self.texts:
             raise InputError("texts must have at least one text, got none.")
-        for number, text in enumerate(self.texts):
-            if not isinstance(text, (str, Span)):
-                raise InputError(
-                    f"texts must be strings, got {type(text).__name__} in place {number}."
-                )
-            if not plain_text(text).strip():
+        plain = [plain_text(text) for text in self.texts]
+        for number, text in enumerate(plain):
+            if not text.strip():
                 raise InputError(
                     f"texts must not be blank, got a blank one in place {number} "
                     "(counted from 0). Leave it out."
                 )
-            if not is_unicode(plain_text(text)):
+            if not is_unicode(text):
                 raise InputError(
-                    f"texts must hold whole characters, got half of one (a lone "
-                    f"surrogate, \\ud800 to \\udfff) in place {number} (counted from 0). Correct "
-                    "that text."
+                    "texts must hold whole characters, got half of one (a lone surrogate, \\ud800 "
+                    f"to \\udfff) in place {number} (counted from 0). Correct that text."
                 )
-        ends = np.cumsum([len(plain_text(text)) for text in self.texts])
-        edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(self.texts)]
-        self._blocks: list[Block] = [
-            (end - start, start) for start, end in itertools.pairwise(edges)
-        ]
+        ends = np.cumsum([len(text) for text in plain])
+        edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(plain)]
+        self._blocks: list[Block] = [(b - a, a) for a, b in itertools.pairwise(edges)]
 
     @property
     def n_texts(self) -> int:
