@@ -288,7 +288,7 @@ def check_bad_rows_are_named(repair: Repair) -> None:
     X = rows()
     X[[17, 30], 2] = np.nan
     for call in (clone(repair).fit, fitted(repair).transform):
-        expect_refused(partial(call, X), r"in 2 rows \(first: 17\)")
+        expect_refused(partial(call, X), r"in 2 rows \(first: 17\b")
 
 
 REPAIR_CHECKS = [
