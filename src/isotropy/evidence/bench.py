@@ -291,7 +291,7 @@ def bench_of(
 
 
 def distinct_texts(texts: Sequence[Text]) -> list[Text]:
-    """The distinct texts of `fit_on`, of which there must be one."""
+    """The distinct texts of `fit_on`, at least one."""
     if isinstance(texts, str):
         raise InputError("fit_on must be a list of texts, got a string.")
     found, _ = distinct(expect_texts(texts, "fit_on"))

@@ -78,8 +78,8 @@ class IsotropyTrainer(Trainer):
         loss, outputs = super().compute_loss(
             model, inputs | {"output_hidden_states": True}, True, num_items_in_batch
         )
-        whole = self.accelerator.unwrap_model(model)
-        tensors = tensors_of(whole, outputs, mask, labels)
+        unwrapped = self.accelerator.unwrap_model(model)
+        tensors = tensors_of(unwrapped, outputs, mask, labels)
         penalty = sum(self._penalties(tensors))
         if self._scaled(num_items_in_batch):
             penalty = penalty / self.current_gradient_accumulation_steps

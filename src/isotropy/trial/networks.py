@@ -51,7 +51,7 @@ class PaddedTokens:
 
 
 def padded(rows: dict[str, Sequence[list[int]]], padding: int, device: Any) -> PaddedTokens:
-    """The tokens of texts, of which `input_ids` are padded with `padding`."""
+    """The tokens of texts as arrays; `input_ids` are padded with `padding`, others with 0."""
     lengths = np.array([len(ids) for ids in rows["input_ids"]])
     columns = {}
     for name, lists in rows.items():
