@@ -421,7 +421,7 @@ class Search:
         what = str(self.candidates[self.chosen])
         names = sorted({str(candidate) for candidate in chosen})
         if self.outside is None and names != [what]:
-            what = f"What is chosen without each fold ({', '.join(names)})"
+            what = f"The choice without each fold ({', '.join(names)})"
         before, after, low, high = (100 * value for value in (baseline, score, *ends))
         return (
             f"{what}, fitted on {self.plan.fitted_on}, takes {self.task.metric} of "
