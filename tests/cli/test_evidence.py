@@ -143,7 +143,7 @@ def test_compare_evaluates_a_part_and_fits_on_another(tmp_path):
         found = json.loads(done(*line("compare", (vectors, data), *options, *part)))
         assert [result["n_items"] for result in found["results"]] == [n_items] * 2
     said = refused(*line("compare", (vectors, data), "--part", "validation"))
-    assert "part must be one of train, dev, test of 'data', got 'validation'" in said
+    assert "--part must be one of train, dev, test for 'data', got 'validation'" in said
 
 
 def test_compare_fits_on_text_that_is_given(planted, tmp_path):
@@ -499,12 +499,12 @@ def bad_vectors(folder, vectors, pairs):
     X = keyed.vectors.copy()
     X[7, 2] = np.nan
     write_vectors(vectors, list(keyed.words), X)
-    return (), "NaN in 1 row (first: 7, "
+    return (), "NaN in 1 row (first: 7"
 
 
 def no_texts_beside_vectors(folder, vectors, pairs):
     pq.write_table(pq.read_table(vectors).drop_columns("text"), vectors)
-    return (), "must have the column word or text"
+    return (), "vectors, got vectors only"
 
 
 def wrong_key(folder, vectors, pairs):
@@ -527,7 +527,7 @@ def missing_fit_text(folder, vectors, pairs):
 
 def evaluated_fit_text(folder, vectors, pairs):
     (folder / "fit.txt").write_text("a0\nb0\n", "utf-8")
-    return ("--fit-on", folder / "fit.txt"), "fit_on must have text that is not evaluated"
+    return ("--fit-on", folder / "fit.txt"), "--fit-on must have text that is not evaluated"
 
 
 def empty_fit_text(folder, vectors, pairs):
@@ -582,11 +582,11 @@ def test_too_few_items_get_one_line(planted):
     ("command", "options", "message"),
     [
         ("compare", ("--repairs", "whitening"), "method must be one of 'none'"),
-        ("compare", ("--repairs", "whiten:strength=3"), "params of whiten must be of"),
+        ("compare", ("--repairs", "whiten:strength=3"), "params of whiten must be among"),
         ("compare", ("--repairs", "whiten:power=much"), "power must be"),
-        ("compare", ("--part", "dev"), "part must be one of all of 'pairs', got 'dev'"),
+        ("compare", ("--part", "dev"), "--part must be one of all for 'pairs', got 'dev'"),
         ("compare", ("--seeds", 0), "--seeds"),
-        ("compare", ("--transductive", "--fit-on", "PAIRS"), "fit_on must not be given with"),
+        ("compare", ("--transductive", "--fit-on", "PAIRS"), "--fit-on must not be given with"),
         ("advise", ("--budget", 0), "--budget"),
         ("advise", ("--repairs", "whitening"), "method must be one of 'none'"),
         ("advise", ("--option", "head=mlp"), "options of sts must be one of"),
@@ -624,7 +624,7 @@ def test_a_diagnosis_has_nothing_to_save(planted, texts):
         (("--n-pairs", 5), "must be more than 10 pairs of different rows, got 5 from 200 rows"),
         (("--score", "nan"), "--score"),
         (("--score", 60), "--score"),
-        (("--repair", "no.safetensors"), "there is none"),
+        (("--repair", "no.safetensors"), "does not exist"),
         (("--n-pairs", 0), "--n-pairs"),
         (("--save", "no/folder/calibrator"), "existing folder"),
     ],
