@@ -45,14 +45,14 @@ class NoProgress:
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """How passes are run. Set by `using`; results never go here."""
 
     engine: Engine = field(default_factory=Local)
     progress: PassProgress = field(default_factory=NoProgress)
 
 
-_settings: ContextVar[Settings] = ContextVar("isotropy-settings", default=Settings())  # noqa: B039
+_settings: ContextVar[EngineSettings] = ContextVar("isotropy-settings", default=EngineSettings())  # noqa: B039
 
 
 def named(engine: str, **options: Any) -> Engine:
@@ -82,7 +82,7 @@ def using(
         raise InputError(f"engine must be one of {words} or an Engine, got {brief(engine)}.")
     outer = _settings.get()
     made = named(engine) if isinstance(engine, str) else engine or outer.engine
-    token = _settings.set(Settings(made, progress or outer.progress))
+    token = _settings.set(EngineSettings(made, progress or outer.progress))
     try:
         yield made
     finally:
