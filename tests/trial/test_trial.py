@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
-from isotropy.trial.settings import Settings, settings_for
+from isotropy.trial.settings import TrainingSettings, settings_for
 from isotropy.trial.summary import summary, table
 
 from .. import tiny_models
@@ -474,12 +474,12 @@ def test_settings_are_those_of_the_papers():
 )
 def test_wrong_settings_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} must"):
-        Settings(**{name: value})
+        TrainingSettings(**{name: value})
 
 
 def test_a_rate_that_polynomial_decay_cannot_lower_is_refused():
     with pytest.raises(InputError, match=r"lr must be above 1e-07.*got 0"):
-        Settings(schedule="polynomial", lr=0.0)
+        TrainingSettings(schedule="polynomial", lr=0.0)
 
 
 def test_options_of_methods_are_found_by_their_names():

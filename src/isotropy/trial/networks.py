@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
 from isotropy.models import extra, first_line, loading, pretrained_location
-from isotropy.trial.settings import Settings
+from isotropy.trial.settings import TrainingSettings
 from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 
 Tensor = Any
@@ -298,7 +298,7 @@ class LoadedModel:
     prefix: str  # put before every source
     device: Any
 
-    def items(self, part: Part, data: TaskData, settings: Settings) -> Items:
+    def items(self, part: Part, data: TaskData, settings: TrainingSettings) -> Items:
         """The items of a part; longer texts and targets are cut as the settings say."""
         longest = self.tokenizer.model_max_length
         length = min(settings.max_length, longest)

@@ -30,7 +30,7 @@ from isotropy.trial.networks import (
     load_model,
     on_device,
 )
-from isotropy.trial.settings import Job, Settings, read_once
+from isotropy.trial.settings import Job, TrainingSettings, read_once
 from isotropy.trial.task_data import GENERATION, SIAMESE
 
 _, transformers = extra()
@@ -111,7 +111,7 @@ class TrainingRun:
         return self.model.network
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> TrainingSettings:
         return self.job.settings
 
     @property

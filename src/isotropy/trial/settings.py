@@ -18,7 +18,7 @@ LAST_LR = 1e-7  # of the polynomial schedule of transformers
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """The settings of a run."""
 
     epochs: int = 3
@@ -61,7 +61,7 @@ GENERATED = {"lr": 3e-5, "schedule": "polynomial", "batch_size": 48, "epochs": 5
 GENERATED |= {"max_length": 512}
 
 
-def settings_for(task: str, model: str, **given: Any) -> Settings:
+def settings_for(task: str, model: str, **given: Any) -> TrainingSettings:
     """The settings of a task with a model, in which those given (and not None) take precedence.
 
     GLUE and similar tasks follow Ding et al. 2022, appendix B: batch 32, 2e-5 (1e-5 for RoBERTa)
@@ -71,7 +71,7 @@ def settings_for(task: str, model: str, **given: Any) -> Settings:
     encoder-decoders at 512.
     """
     spec = task_spec(task)
-    checks.known(given, [field.name for field in fields(Settings)], "settings")
+    checks.known(given, [field.name for field in fields(TrainingSettings)], "settings")
     found: dict[str, Any] = {}
     if spec.kind == GENERATION:
         found |= GENERATED
@@ -81,7 +81,7 @@ def settings_for(task: str, model: str, **given: Any) -> Settings:
         found["lr"] = 1e-5
     found |= spec.settings
     found |= {name: value for name, value in given.items() if value is not None}
-    return Settings(**found)
+    return TrainingSettings(**found)
 
 
 SAMPLE_BYTES, N_SAMPLES = 1 << 12, 256  # what the checksum of a large file reads
@@ -96,7 +96,7 @@ class Job:
     method: str  # as given, which is its name in tables
     spec: str  # the method with its options, such as those that a search chose
     seed: int
-    settings: Settings
+    settings: TrainingSettings
     data: str | None = None  # folder with a folder for each task
     device: str = "cpu"
     search: float = 0.0  # share of the training items to score instead, when options are chosen
