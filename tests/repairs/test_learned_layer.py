@@ -166,7 +166,7 @@ def test_the_best_epoch_is_kept(X, y, head):
     ("change", "labels", "message"),
     [
         ({}, None, "requires y to be passed, but the target y is None"),
-        ({}, np.zeros(600, dtype=int), "y must have two classes or more, got one class"),
+        ({}, np.zeros(600, dtype=int), "y must have at least two classes, got one class"),
         ({}, np.zeros(7, dtype=int), r"one value per row, got shape \(7,\) for 600 rows"),
         ({}, np.full(600, np.nan), "Input y contains NaN"),
         ({"alpha": float("nan")}, np.arange(600) % 2, "alpha must be a number"),

@@ -122,7 +122,7 @@ def linear_head(rows: Floats, target: NDArray[Any]) -> tuple[Floats, Floats, NDA
         return found.coef_[None], np.atleast_1d(found.intercept_), target
     classes, numbers = np.unique(target, return_inverse=True)
     if len(classes) < 2:
-        raise InputError("y must have at least two classes, got one.")
+        raise InputError("y must have at least two classes, got one class.")
     found = LogisticRegression(max_iter=1000).fit(rows, numbers)
     weight, bias = found.coef_, found.intercept_
     if len(classes) == 2:  # it has one score; that of the other class is zero
