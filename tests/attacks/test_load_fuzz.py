@@ -311,4 +311,4 @@ def test_evidence_and_layers_are_drawn_or_refused(path, data):
         else:
             json.dumps(charts.evidence(inputs.opened(path).gains).to_json())
     except InputError as error:
-        one_clear_line(str(error), "report: ")
+        one_clear_line(str(error))

@@ -324,12 +324,12 @@ def test_the_demo_replaces_its_own_files_only(files):
     prepared(shown, ["planted"], False)
     (shown / "pairs.tsv").write_text("my own pairs")
     before = snapshot(files)
-    with pytest.raises(InputError, match=r"'pairs.tsv' of yours.*Add --overwrite"):
+    with pytest.raises(InputError, match=r"a 'pairs.tsv' that the demo did not write.*Add --over"):
         prepared(shown, ["planted"], False)
     assert snapshot(files) == before
     prepared(shown, ["planted"], True)
     (shown / "planted.html").write_text("my own page")
-    with pytest.raises(InputError, match=r"'planted.html' of yours"):
+    with pytest.raises(InputError, match=r"hold a 'planted.html' that the demo did not write"):
         prepared(shown, ["planted"], False)
 
 

@@ -20,7 +20,7 @@ import isotropy
 from isotropy.errors import IsotropyError
 from isotropy.models.texts import each, open_texts
 from isotropy.tasks import open_task
-from isotropy.tasks.reading import read as read_table
+from isotropy.tasks.reading import read_table
 
 MISSING = ("", "-", "?", "None", "missing", "N.A.", "nan")
 

@@ -35,7 +35,7 @@ def test_a_placeholder_is_a_missing_value_of_a_feature(word, row, refused, done,
     lines = [["1.5", "2.5", "0.5"], ["2.5", "0.5", "1"], ["0.25", "1.5", "3.5"], ["1", "2", "0.5"]]
     lines[row][1] = word
     (folder / "x.csv").write_text("a,b,c\n" + "".join(",".join(line) + "\n" for line in lines))
-    refused("measure", "x.csv", says=f"row {row} and column 'b'")
+    refused("measure", "x.csv", says=f"in 1 row (first: {row}, column 'b'")
     done("measure", "x.csv", "--skip-bad-rows")
     kept = [i for i in range(4) if i != row]
     found = read("x.csv", skip_bad_rows=True)

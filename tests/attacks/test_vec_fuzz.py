@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import isotropy
-from isotropy.errors import IsotropyError
+from isotropy.errors import IsotropyError, public
 
 from . import vec_files as made
 from .conftest import one_clear_line
@@ -106,14 +106,20 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz")
 
 
+@public("isotropy.open")
+def opened_and_read(path, chunk_rows, column):
+    source = isotropy.open(path, chunk_rows=chunk_rows, column=column)
+    rows, _ = read(source)
+    return source, rows
+
+
 def check(path, data, reference, chunk_rows=None, column=None):
     """Reading the bytes gives what the reference does, or one clear line."""
     path.write_bytes(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            source = isotropy.open(path, chunk_rows=chunk_rows, column=column)
-            rows, _ = read(source)
+            source, rows = opened_and_read(path, chunk_rows, column)
         except IsotropyError as error:
             one_clear_line(str(error), "isotropy.open: ")
             return False

@@ -235,7 +235,7 @@ def test_a_repair_for_another_width_is_refused(saved, tmp_path):
 def test_what_is_no_repair_is_refused(path, tmp_path):
     out = ("--out", tmp_path / "fixed.npy")
     assert "is damaged or not a safetensors file" in refused("apply", path, path, *out)
-    assert "there is none" in refused("apply", tmp_path / "no.safetensors", path, *out)
+    assert "does not exist" in refused("apply", tmp_path / "no.safetensors", path, *out)
     assert names(tmp_path) == ["x.npy"]
 
 
@@ -276,7 +276,7 @@ def test_show_says_how_a_repair_of_tokens_is_applied(X, tmp_path):
 
 def test_show_refuses_what_is_no_repair(path, tmp_path):
     assert "is damaged or not a safetensors file" in refused("show", path)
-    assert "there is none" in refused("show", tmp_path / "no.safetensors")
+    assert "does not exist" in refused("show", tmp_path / "no.safetensors")
 
 
 def test_apply_warns_of_a_repair_for_tokens_that_is_not_affine(X, tmp_path):

@@ -100,7 +100,7 @@ def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     said = done(
         bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6, "--pool", "tokens"
     )
-    assert "2 of 3 texts are longer" in said
+    assert "2 of 3 texts were longer" in said
     assert len(np.load(tmp_path / "x.npy")) == 9
 
 
@@ -149,7 +149,7 @@ def test_a_level_without_use_gives_one_line(bert, texts, tmp_path):
     assert result.stderr == "embed: --level needs --repair, got none. Name a repair.\n"
     result = run(*command, "--repair", tmp_path / "repair", "--pool", "tokens")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "embed: --repair must be of level token where --pool is tokens" in result.stderr
+    assert "embed: --level must be token with --pool tokens" in result.stderr
     result = run(*command, "--repair", tmp_path / "gone")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "x.npy").exists()
@@ -165,7 +165,7 @@ def test_the_cache_may_come_from_the_environment(bert, texts, tmp_path, monkeypa
     ("options", "match"),
     [
         (("--layer", "all"), "embed: --layer must be a number or first-last, got 'all'"),
-        (("--layer", 9), "Encoder: layer must be in -4..3"),
+        (("--layer", 9), "--layer must be in -4..3"),
         (("--text-column", "title"), "a .txt file has no columns"),
         (("--device", "nowhere"), "device 'nowhere' cannot be used"),
         (("--pool", "own"), "has no modules.json"),

@@ -10,7 +10,6 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.models import loading
 from isotropy.models.embeddings import embeddings
 from isotropy.models.encoder import Encoder
 from isotropy.models.loading import pools_itself, static_folder
@@ -184,7 +183,7 @@ def test_a_static_model_on_the_hub_is_fetched(plain, monkeypatch):
     found = Encoder("someone/potion", pool="own").encode(TEXTS)
     np.testing.assert_array_equal(found, Encoder(plain, pool="own").encode(TEXTS))
     assert asked[:2] == [("someone/potion", "modules.json"), ("someone/potion", "config.json")]
-    assert loading.static_folder("someone/potion") == plain
+    assert static_folder("someone/potion") == plain
 
 
 def test_open_gives_the_vectors_that_texts_are_means_of(full, plain):

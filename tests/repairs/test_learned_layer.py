@@ -182,7 +182,7 @@ def test_bad_input_gets_one_line(X, change, labels, message):
 def test_labels_must_fit_the_head(X, y, head):
     with pytest.raises(InputError, match=r"y must be classes in \[0, 1\] .*, got 2 in row 5"):
         QUICK.fit(X, np.where(np.arange(600) == 5, 2, y), head)
-    with pytest.raises(InputError, match="numbers of classes from 0 with a head, got 'no'"):
+    with pytest.raises(InputError, match="class numbers from 0 if a head is given, got 'no'"):
         QUICK.fit(X, np.where(y == 0, "no", "no"), head)
     with pytest.raises(InputError, match="one number for a float y, got 2"):
         QUICK.fit(X, y.astype(float), head)

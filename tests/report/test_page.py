@@ -189,7 +189,7 @@ def test_names_of_many_tasks_leave_room_for_their_gains():
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_code_of_within_clusters_gives_its_numbers(rows, seed):
     X = np.concatenate([rows, rows[::-1] + 1])
-    views = _views(X, [], seed)
+    views = _views(X, [], seed, None)
     (section,) = (s for s in space_sections(views) if s.name == "local")
     found = eval(section.code, {"isotropy": isotropy, "X": X})
     assert found == views[0].local

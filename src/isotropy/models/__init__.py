@@ -3,7 +3,7 @@
 from isotropy.models.embeddings import Embeddings, embeddings
 from isotropy.models.encoder import Encoder, TokenRows, cut_off, holds_vectors, open_encoder
 from isotropy.models.keyed import KEYS, KeyedVectors, WordMeans, averaged
-from isotropy.models.loading import extra, first_line, loading, pretrained_location
+from isotropy.models.loading import extra, first_line, pretrained_location
 from isotropy.models.models import Float32Array
 from isotropy.models.texts import (
     Span,

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from isotropy.errors import InputError
 from isotropy.losses.regularizers import Tensors
-from isotropy.models import extra, first_line, loading, pretrained_location
+from isotropy.models import extra, first_line, pretrained_location
+from isotropy.models.loading import loading
 from isotropy.trial.settings import TrainingSettings
 from isotropy.trial.task_data import GENERATION, MOST, REGRESSION, SIAMESE, Part, TaskData
 
