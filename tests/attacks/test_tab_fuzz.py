@@ -217,7 +217,7 @@ def as_file(rows, kind, end, mark):
 
 
 def columns(path):
-    table = read_table(path, "fuzz")
+    table = read_table(path)
     return list(zip(table.columns["label"], table.columns["text"], strict=True))
 
 
@@ -235,7 +235,7 @@ def test_tables_of_tasks_as_they_were_written(rows, kind, end, mark):
 def test_damaged_tables_of_tasks(rows, kind, end, places):
     data = damaged(as_file(rows, kind, end, False)[0], places)
     with Written(f"x.{kind}", data) as path:
-        found = outcome(read_table, path, "fuzz")
+        found = outcome(read_table, path)
         outcome(open_task, "classification", path)
     if found is None:
         return
