@@ -1,4 +1,4 @@
-"""isotropy: measure how evenly an embedding space is used, and repair it if needed.
+"""isotropy: measure how isotropic an embedding space is, repair it, and test if that helps.
 
 Every public name is imported when it is first used, so that `isotropy --help` answers at once. No
 module of the package may have the name of a public function: importing it would hide the function.

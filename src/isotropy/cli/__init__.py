@@ -181,7 +181,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Measure how evenly an embedding space is used, repair it, and test if that helps.
+    """Measure how isotropic an embedding space is, repair it, and test if that helps.
 
     \b
     A first tour:
