@@ -86,7 +86,8 @@ class AllButTheTop(SummedRepair):
         expect_removed(len(self.components_), self.n_components, self.n_features_in_)
 
     def solve(self, statistic: Moments) -> None:
-        n_removed = n_directions(self.n_components, self.n_features_in_)
+        name = type(self).__name__
+        n_removed = n_directions(self.n_components, self.n_features_in_, name)
         self.mean_ = statistic.mean
         self.components_ = directions(statistic, n_removed, self.side)
 
@@ -98,14 +99,14 @@ class AllButTheTop(SummedRepair):
         return A, -A @ self.mean_
 
 
-def n_directions(n_components: int | None, n_features: int) -> int:
-    """How many directions to remove: ceil(d/100) for None, at most d - 1."""
+def n_directions(n_components: int | None, n_features: int, name: str) -> int:
+    """How many directions the repair of that name removes: ceil(d/100) for None, at most d - 1."""
     if n_components is None:
         return min(math.ceil(n_features / 100), n_features - 1)
     wanted = checks.integer(n_components, "n_components", 0)
     if wanted >= n_features:
         warnings.warn(
-            f"n_components={wanted} would leave nothing of {n_features} features; only "
+            f"{name}: n_components={wanted} would leave nothing of {n_features} features; only "
             f"{n_features - 1} directions are removed.",
             IsotropyWarning,
             stacklevel=5,

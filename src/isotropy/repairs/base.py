@@ -458,6 +458,7 @@ class Invertible(Repair):
     """A repair with an inverse: a subclass defines `revert(rows, out)`."""
 
     @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
+    @public
     def inverse_transform(self, X: Any) -> Any:
         """The rows whose repair is X. Not available with `normalize`, which loses the norms."""
         check_is_fitted(self)

@@ -132,7 +132,7 @@ class ClusterRemoval(Repair):
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         name = type(self).__name__
-        n_removed = n_directions(self.n_components, source.n_features)
+        n_removed = n_directions(self.n_components, source.n_features, name)
         n_clusters = min(self.n_clusters, source.n_samples)
         if n_clusters < self.n_clusters:
             warnings.warn(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
+from isotropy.engines import using
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.geometry import Geometry, measure
 from isotropy.kmeans import kmeans
@@ -92,7 +93,8 @@ class View:
         """Cosines of random pairs of the sampled rows; none if all rows are equal."""
         if len(np.unique(self.rows[self.rows.any(axis=1)], axis=0)) < 2:
             return np.empty(0)
-        calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
+        with using("local"):  # they are few
+            calibrator = ScoreCalibrator(N_PAIRS, self.seed).fit(self.rows)
         return calibrator.scores_.astype(np.float64)
 
     @property
@@ -135,7 +137,8 @@ class View:
     def clusters(self) -> NDArray[np.int64]:
         """The k-means cluster of each sampled row; 0 is the largest cluster."""
         rows = np.ascontiguousarray(self.rows)
-        centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
+        with using("local"):
+            centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
         labels, _ = linalg.nearest(rows, linalg.like(centroids, rows))
         order = np.argsort(-np.bincount(labels, minlength=len(centroids)), kind="stable")
         found: NDArray[np.int64] = np.argsort(order)[labels]

@@ -229,6 +229,9 @@ def check_rows_of_another_width_are_refused(repair: Repair) -> None:
     message = f"X has 5 features, but {type(repair).__name__} is expecting 12 features"
     expect_refused(partial(found.transform, narrow), message)
     expect_refused(partial(found.shift, narrow), message)
+    if hasattr(found, "inverse_transform"):
+        message = f"features, but {type(repair).__name__} is expecting"
+        expect_refused(partial(found.inverse_transform, narrow[:, :1]), message)
     expect_refused(partial(clone(repair).shift, rows()), "not fitted yet")
 
 
@@ -288,7 +291,7 @@ def check_bad_rows_are_named(repair: Repair) -> None:
     X = rows()
     X[[17, 30], 2] = np.nan
     for call in (clone(repair).fit, fitted(repair).transform):
-        expect_refused(partial(call, X), r"in 2 rows \(first: 17\b")
+        expect_refused(partial(call, X), rf"^{type(repair).__name__}: .* in 2 rows \(first: 17\b")
 
 
 REPAIR_CHECKS = [
