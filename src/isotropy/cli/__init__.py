@@ -38,10 +38,10 @@ TOUR = {  # heading in the help: its commands, each with its module and the firs
     },
     "Evidence": {
         "compare": ("evidence", "Score every repair on a task, with intervals and p-values."),
-        "advise": ("evidence", "Recommend a repair for a task, or to leave the space alone."),
+        "advise": ("evidence", "Recommend a repair for a task, or advise leaving the space alone."),
         "calibrate": (
             "calibrate",
-            "Find out what a high cosine is: the threshold for a false-match rate.",
+            "Find which cosine counts as high: the threshold for a false-match rate.",
         ),
     },
     "Train": {

@@ -49,7 +49,7 @@ def calibrate(
     as_json: JsonOption = False,
     options: SourceOptions,
 ) -> None:
-    """Find out what a high cosine is: the threshold for a false-match rate.
+    """Find which cosine counts as high: the threshold for a false-match rate.
 
     Cosines of unrelated rows depend on the space: in one 0.8 is a match, in another two random rows
     reach it. This draws random pairs, and gives the cosine that only --rate of them reach.

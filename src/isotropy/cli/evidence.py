@@ -254,7 +254,7 @@ def advise(
     task: Annotated[
         Kind | None,
         Option(
-            help="The kind of task; pseudo is to find the next line of a text file; omit it to "
+            help="The kind of task; pseudo: find the next line of a text file; omit it to "
             "get a diagnosis only."
         ),
     ] = None,
@@ -279,7 +279,7 @@ def advise(
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Recommend a repair for a task, or to leave the space alone.
+    """Recommend a repair for a task, or advise leaving the space alone.
 
     Repairs and their parameters are searched on the training part by cross-validation. The
     selection procedure is tested on unseen folds, and the chosen repair is scored on the test part.
