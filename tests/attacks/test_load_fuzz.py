@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from safetensors.numpy import load_file, save_file
@@ -20,20 +19,10 @@ from isotropy.repairs import ScoreCalibrator
 
 from . import forging
 from .conftest import one_clear_line
+from .fuzzing import fuzzed
 
-SCALE = float(os.environ.get("ISOTROPY_FUZZ", "1"))
 SOME = forging.ROWS[:5]
 UNREAD = {"note", "time", "versions", "feature_names", "n_samples", "level", "checksum"}
-
-
-def examples(n):
-    return settings(
-        max_examples=max(1, round(n * SCALE)),
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 ODD = st.sampled_from(
@@ -132,7 +121,7 @@ def path(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz") / "file"
 
 
-@examples(1300)
+@fuzzed(1300)
 @given(forged(sorted(forging.REPAIRS)))
 def test_a_forged_repair_works_or_is_refused(path, case):
     name, header, tensors = case
@@ -155,7 +144,7 @@ def test_a_forged_repair_works_or_is_refused(path, case):
         np.testing.assert_array_equal(repair.transform(SOME), expected)
 
 
-@examples(250)
+@fuzzed(250)
 @given(forged([forging.CALIBRATOR]))
 def test_a_forged_calibrator_works_or_is_refused(path, case):
     _, header, tensors = case
@@ -189,7 +178,7 @@ def damaged(content, changes):
     return bytes(found)
 
 
-@examples(350)
+@fuzzed(350)
 @given(st.sampled_from([*forging.REPAIRS]), st.lists(CHANGE, min_size=1, max_size=4))
 def test_damaged_bytes_are_noticed(path, name, changes):
     forging.forge(path, *forging.parts(name))
@@ -201,7 +190,7 @@ def test_damaged_bytes_are_noticed(path, name, changes):
         np.testing.assert_array_equal(repair.transform(SOME), expected)
 
 
-@examples(100)
+@fuzzed(100)
 @given(st.binary(max_size=300) | ANY.map(lambda v: json.dumps(v).encode()))
 def test_bytes_of_any_kind_are_refused(path, content):
     path.write_bytes(content)
@@ -250,7 +239,7 @@ def state(draw, path, content):
     return path.read_bytes(), altered
 
 
-@examples(200)
+@fuzzed(200)
 @given(st.data())
 def test_a_forged_checkpoint_gives_the_same_digits_or_is_refused(checkpoint, data):
     source, folder, content, expected = checkpoint
@@ -294,7 +283,7 @@ def mutated(draw, whole):
     return found
 
 
-@examples(300)
+@fuzzed(300)
 @given(st.data())
 def test_evidence_and_layers_are_drawn_or_refused(path, data):
     pytest.importorskip("plotly")

@@ -1,6 +1,6 @@
 """Every reader of text on made-up and damaged files: what an independent reader says, or one line.
 
-ISOTROPY_FUZZ multiplies the number of examples.
+The number of examples: see fuzzing.py.
 """
 
 import csv
@@ -8,12 +8,11 @@ import gzip
 import io
 import json
 import math
-import os
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import isotropy
@@ -22,17 +21,9 @@ from isotropy.models.texts import each, open_texts
 from isotropy.tasks import open_task
 from isotropy.tasks.reading import read_table
 
+from .fuzzing import fuzzed
+
 MISSING = ("", "-", "?", "None", "missing", "N.A.", "nan")
-
-
-def fuzzed(n_examples):
-    return settings(
-        max_examples=max(1, round(n_examples * float(os.environ.get("ISOTROPY_FUZZ", "1")))),
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 def outcome(call, *arguments, **options):

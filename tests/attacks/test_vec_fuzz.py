@@ -1,11 +1,10 @@
 """Every reader of vectors against damaged files: what another decoder reads, or one clear line.
 
-ISOTROPY_FUZZ multiplies the number of examples.
+The number of examples: see fuzzing.py.
 """
 
 import io
 import json
-import os
 import re
 import struct
 import warnings
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import isotropy
@@ -23,21 +22,11 @@ from isotropy.errors import IsotropyError, public
 
 from . import vec_files as made
 from .conftest import one_clear_line
+from .fuzzing import fuzzed
 from .vec_files import read
 
-FUZZ = float(os.environ.get("ISOTROPY_FUZZ", "1"))
 NUMBERS = [0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 255, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 10**30]
 DTYPES = ["<f4", "<f8", ">f4", "<f2", "<i4", "|i1", "|u1", "<i8", ">i2", "<u8"]
-
-
-def fuzz(n_examples):
-    return settings(
-        max_examples=max(1, int(n_examples * FUZZ)),
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 def matrices(dtypes=("<f4",)):
@@ -172,7 +161,7 @@ NPY = st.one_of(
 )
 
 
-@fuzz(700)
+@fuzzed(700)
 @given(NPY, CHANGES, NPY, CHUNKS)
 def test_npy(place, data, changes, other, chunk_rows):
     check(place / "x.npy", changed(data, changes, other), numpy_array, chunk_rows)
@@ -194,7 +183,7 @@ NPZ = st.one_of(
 )
 
 
-@fuzz(700)
+@fuzzed(700)
 @given(NPZ, CHANGES, NPZ, CHUNKS, st.sampled_from([None, "e"]))
 def test_npz(place, data, changes, other, chunk_rows, column):
     check(place / "x.npz", changed(data, changes, other), numpy_member, chunk_rows, column)
@@ -263,7 +252,7 @@ def tensor(data, name):
     return np.frombuffer(data[8 + size :][begin:end], dtype).reshape(entry["shape"])
 
 
-@fuzz(800)
+@fuzzed(800)
 @given(safetensors_files(), CHANGES, safetensors_files(), CHUNKS, st.sampled_from([None, "e"]))
 def test_safetensors(place, data, changes, other, chunk_rows, column):
     check(place / "x.safetensors", changed(data, changes, other), tensor, chunk_rows, column)
@@ -284,7 +273,7 @@ def widths_and_values(data, _):
 FVECS = st.builds(lambda X: made.fvecs(rows=X), matrices())
 
 
-@fuzz(400)
+@fuzzed(400)
 @given(st.one_of(FVECS, st.binary(max_size=60)), CHANGES, FVECS, CHUNKS)
 def test_fvecs(place, data, changes, other, chunk_rows):
     check(place / "x.fvecs", changed(data, changes, other), widths_and_values, chunk_rows)
@@ -320,7 +309,7 @@ def text_files(draw):
     return made.words(f"{X.shape[0]} {X.shape[1]}" if header is None else header, X, names)
 
 
-@fuzz(500)
+@fuzzed(500)
 @given(st.one_of(text_files(), st.binary(max_size=60)), CHANGES, text_files(), CHUNKS)
 def test_words_in_text(place, data, changes, other, chunk_rows):
     check(place / "x.vec", changed(data, changes, other), words_and_values, chunk_rows)
@@ -344,7 +333,7 @@ def binary_files(draw):
     return made.binary_words(f"{X.shape[0]} {X.shape[1]}" if header is None else header, X)
 
 
-@fuzz(400)
+@fuzzed(400)
 @given(st.one_of(binary_files(), st.binary(max_size=60)), CHANGES, binary_files(), CHUNKS)
 def test_words_in_binary(place, data, changes, other, chunk_rows):
     check(place / "x.bin", changed(data, changes, other), words_and_bytes, chunk_rows)
@@ -406,13 +395,13 @@ def arrow_matrix(data, _):
     return matrix_of(table)
 
 
-@fuzz(300)
+@fuzzed(300)
 @given(PARQUET, CHANGES, PARQUET, CHUNKS)
 def test_parquet(place, data, changes, other, chunk_rows):
     check(place / "x.parquet", changed(data, changes, other), parquet_matrix, chunk_rows)
 
 
-@fuzz(300)
+@fuzzed(300)
 @given(ARROW, CHANGES, ARROW, CHUNKS)
 def test_arrow(place, data, changes, other, chunk_rows):
     check(place / "x.arrow", changed(data, changes, other), arrow_matrix, chunk_rows)
