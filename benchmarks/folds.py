@@ -37,7 +37,9 @@ def main() -> None:
     print("folds  items  correlation of two folds  1/k")
     for n_folds, n_items in ITEMS.items():
         found, error = correlation(n_folds, n_items)
-        print(f"{n_folds:5}  {n_items:5}  {found:.2f} +- {error:.2f}              {1 / n_folds:.2f}")
+        print(
+            f"{n_folds:5}  {n_items:5}  {found:.2f} +- {error:.2f}              {1 / n_folds:.2f}"
+        )
 
 
 if __name__ == "__main__":
