@@ -192,4 +192,31 @@ def test_every_public_function_names_its_errors(room):
     undecorated = {
         n for n, f in functions.items() if inspect.isfunction(f) and inspect.unwrap(f) is f
     }
-    assert undecorated <= {"gather", "metric"}  # for authors of metrics, which are named
+    assert undecorated <= {
+        "gather",
+        "metric",
+        "undefined",
+    }  # for authors of metrics, which are named
+
+
+def whitened():
+    X = np.random.default_rng(0).standard_normal((300, 6))
+    return isotropy.Whiten().fit_transform(X)
+
+
+@pytest.mark.parametrize(
+    ("call", "start"),
+    [
+        (lambda: isotropy.metrics.partition_isotropy(whitened()), "partition_isotropy: "),
+        (lambda: isotropy.measure(whitened()), "measure: "),
+        (lambda: isotropy.AllButTheTop(9).fit(np.eye(4)), "AllButTheTop: "),
+        (lambda: isotropy.AllButTheTop(9).fit_transform(np.eye(4)), "AllButTheTop: "),
+        (lambda: isotropy.ClusterRemoval(9, 0).fit(np.eye(4)), "ClusterRemoval: "),
+    ],
+)
+def test_a_warning_points_at_the_line_of_the_user(call, start):
+    with pytest.warns(isotropy.errors.IsotropyWarning) as caught:
+        call()
+    assert str(caught[0].message).startswith(start)
+    line = inspect.getsourcelines(call)[1]
+    assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}

@@ -4,6 +4,8 @@ import errno
 import functools
 import inspect
 import reprlib
+import sys
+import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, overload
@@ -11,6 +13,7 @@ from typing import Any, TypeVar, overload
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 BRIEF = 80  # characters of a value in a message
+BETWEEN = {"isotropy", "sklearn", "functools", "contextlib"}  # packages between a warning and users
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:
@@ -196,3 +199,13 @@ class IsotropyWarning(UserWarning):
 
     def __str__(self) -> str:
         return one_line(super().__str__())
+
+
+def warn(message: str, category: type[Warning] = IsotropyWarning) -> None:
+    """Warn at the line of the user's that led here."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        frame = frame.f_back
+    place, seen = frame.f_globals, frame.f_globals.setdefault("__warningregistry__", {})
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    warnings.warn_explicit(message, category, file, line, place.get("__name__"), seen)

@@ -255,7 +255,7 @@ class Geometry:
         if cosine >= CONED:
             found["coned"] = (
                 f"Narrow cone: two random rows have a cosine of {cosine:.2f} on average, so a "
-                "cosine says little by itself."
+                "high cosine alone does not mean that two rows are related."
             )
         rogue = self._rogue()
         if cosine >= CONED / 2 and 0 < len(rogue) <= max(3, self.n_features // 100):

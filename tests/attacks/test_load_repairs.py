@@ -408,7 +408,7 @@ def test_every_repair_declares_what_it_saves():
 )
 def test_a_flow_that_asks_for_another_network_is_refused(folder, raises, change):
     pytest.importorskip("torch")
-    from isotropy.repairs.flow import n_weights
+    from isotropy.repairs.trained import n_weights
 
     n = n_weights(forging.D, 2, 1, 3)
     header = forging.fresh("center")[0] | {"method": "flow"}
@@ -421,7 +421,7 @@ def test_a_flow_that_asks_for_another_network_is_refused(folder, raises, change)
 @pytest.mark.parametrize("how", ["none", "nan", "one more", "float32"])
 def test_a_flow_with_other_weights_is_refused_and_the_right_one_loaded(folder, raises, how):
     pytest.importorskip("torch")
-    from isotropy.repairs.flow import n_weights
+    from isotropy.repairs.trained import n_weights
 
     n = n_weights(forging.D, 2, 1, 3)
     header = forging.fresh("center")[0] | {"method": "flow"}

@@ -52,7 +52,7 @@ def test_every_command_is_under_a_heading_with_its_whole_sentence():
     shown = joined(help_of())
     for heading, commands in TOUR.items():
         assert joined(f"{heading}:{next(iter(commands))}") in shown
-        for name, (_, sentence) in commands.items():
+        for name, sentence in commands.items():
             assert joined(name + sentence) in shown
             assert COMMANDS[name].help.partition("\n\n")[0].replace("\n", " ") == sentence
     assert {name for commands in TOUR.values() for name in commands} == {*COMMANDS}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from isotropy import measure, metrics
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, warn
 from isotropy.metrics import METRICS
 from isotropy.sources import ArraySource
 from isotropy.testing import check_metric
@@ -15,6 +15,7 @@ from isotropy.testing.metrics import (
     CHANGES,
     METRIC_CHECKS,
     Checked,
+    check_rows_that_differ_give_numbers_or_a_warning,
     expect_same,
     parts,
     rows,
@@ -29,7 +30,11 @@ OF_PAIRS = {"check_integer_weights_equal_repeated_rows": "a row is no pair with 
 EXCUSED = {
     **dict.fromkeys(("mean_cosine", "rogue_dimensions", "uniformity"), OF_PAIRS),
     "norms": {"check_integer_weights_equal_repeated_rows": "quantiles are of rows: see below"},
+    "mean_alignment": {
+        "check_rows_that_differ_give_numbers_or_a_warning": "a mean of zero has no direction",
+    },
     "local_isotropy": {
+        "check_rows_that_differ_give_numbers_or_a_warning": "its mean alignment is of no mean",
         "check_declared_invariances_hold": "of those parts that declare it: see below",
         "check_what_is_not_declared_invariant_changes": "its clusters move with the rows",
         "check_tensors_equal_arrays": "its mean alignment is rounding after centring: see below",
@@ -72,8 +77,26 @@ def test_check_metric_names_what_fails(monkeypatch):
         check_metric(metrics.isoscore)
 
 
+def test_check_metric_refuses_a_nan_that_no_warning_explains():
+    def of(words):
+        def some(X, **options):
+            if words:
+                warn(words)
+            return float("nan")
+
+        some.metric = METRICS["isoscore"]
+        return Checked.of(some, {})
+
+    check = check_rows_that_differ_give_numbers_or_a_warning
+    check(of("isoscore: there is no reason; NaN is given."))
+    for words in ("", "another: there is no reason; NaN is given."):
+        with pytest.raises(AssertionError, match=r"float32 rows that are plain is NaN, without"):
+            check(of(words))
+
+
 def test_every_public_function_is_a_metric_of_a_paper():
-    functions = set(metrics.__all__) - {"METRICS", "Metric", "Statistics", "gather", "metric"}
+    for_authors = {"METRICS", "Metric", "Statistics", "gather", "metric", "undefined"}
+    functions = set(metrics.__all__) - for_authors
     assert functions <= METRICS.keys()
     assert all(getattr(metrics, name).metric is METRICS[name] for name in functions)
     assert all(record.paper for record in METRICS.values())

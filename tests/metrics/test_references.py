@@ -290,7 +290,7 @@ def test_hubness_of_twins_counts_pairs():
 def test_hubness_in_blocks_equals_one_block(monkeypatch):
     X = drifted_rows()
     whole = metrics.hubness(X)
-    module = importlib.import_module("isotropy.metrics.hubness")
+    module = importlib.import_module("isotropy.metrics.local")
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 7 * len(X))
     assert metrics.hubness(X) == whole
 

@@ -17,8 +17,8 @@ from isotropy.report import charts
 from .conftest import ATTACK
 
 pytestmark = pytest.mark.slow
-CHARTS = ("spectrum", "explained", "partition", "cosines", "norms", "dimensions", "projection",
-          "local", "layers-0", "layers-1", "layers-2", "evidence")  # fmt: skip
+CHARTS = ("spectrum", "explained_variance", "partition", "cosines", "norms", "dimensions",
+          "projection", "local", "layers-0", "layers-1", "layers-2", "evidence")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_every_chart_is_drawn_with_its_data(opened, rows, compared, layers):
     np.testing.assert_allclose(drawn(page, "spectrum"), values, rtol=1e-5)
     variances = np.linalg.svd(centred, compute_uv=False) ** 2
     shares = np.cumsum(variances) / variances.sum()
-    np.testing.assert_allclose(drawn(page, "explained", 0), shares, rtol=1e-5)
+    np.testing.assert_allclose(drawn(page, "explained_variance", 0), shares, rtol=1e-5)
     _, _, axes = np.linalg.svd(rows.astype(np.float64))
     heights = np.log10(np.exp(rows @ axes.T).mean(0)), np.log10(np.exp(-rows @ axes.T).mean(0))
     both = np.stack([drawn(page, "partition", i) for i in (0, 1)])

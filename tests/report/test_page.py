@@ -139,7 +139,7 @@ def test_repairs_of_one_kind_are_told_apart(rows):
 @pytest.mark.parametrize("name", ["effective_rank", "partition_isotropy", "mean_cosine"])
 def test_a_geometry_without_a_metric_says_which(rows, name):
     rest = [metric for metric in isotropy.measure(rows).values if metric != name]
-    with pytest.raises(InputError, match=f"report: the geometry must have {name}, got one without"):
+    with pytest.raises(InputError, match=f"report: the geometry must have {name}, which was not"):
         report.page(isotropy.measure(rows, rest))
 
 
@@ -163,7 +163,7 @@ def test_sentences_of_small_spaces_have_numbers():
 
     found = words(np.array([[1.0, 0.0], [-1.0, 0.0]]))
     assert found["dimensions"].startswith("The mean cosine is -1.00")
-    assert found["explained"] == "The first component explains 100.0% of the variance."
+    assert found["explained_variance"] == "The first component explains 100.0% of the variance."
     assert found["spectrum"].startswith("The largest singular value is 1.41, the next 0,")
     found = words(np.zeros((4, 3)))
     assert found["dimensions"].startswith("The mean cosine is undefined")

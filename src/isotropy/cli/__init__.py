@@ -1,10 +1,15 @@
 """The command line: one short file per command, imported when the command is called."""
 
+import contextlib
+import errno
 import functools
 import importlib
 import itertools
+import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -13,47 +18,39 @@ import typer
 from typer.core import TyperGroup
 
 from isotropy._version import __version__
-from isotropy.cli.ending import in_order
-from isotropy.errors import IsotropyError, one_line
+from isotropy.errors import InputError, IsotropyError, one_line
 from isotropy.tables import json_line
 
-TOUR = {  # heading in the help: its commands, each with its module and the first line of its help
+TOUR = {  # heading in the help: its commands, each with the first line of its help
     "Start here": {
-        "demo": ("demo", "Measure, repair and test two real embedding spaces."),
-        "doctor": ("doctor", "Check the installation: packages, extras, device and BLAS."),
+        "demo": "Measure, repair and test two real embedding spaces.",
+        "doctor": "Check the installation: packages, extras, device and BLAS.",
     },
     "Measure and see": {
-        "measure": ("measure", "Measure how isotropic the vectors in SOURCE are."),
-        "report": ("report", "Write an HTML page with charts of the vectors in SOURCE."),
-        "layers": ("layers", "Measure how isotropic each layer of MODEL is on TEXTS."),
-        "embed": ("embed", "Encode TEXTS with MODEL and write the vectors to a file."),
+        "measure": "Measure how isotropic the vectors in SOURCE are.",
+        "report": "Write an HTML page with charts of the vectors in SOURCE.",
+        "layers": "Measure how isotropic each layer of MODEL is on TEXTS.",
+        "embed": "Encode TEXTS with MODEL and write the vectors to a file.",
     },
     "Repair": {
-        "repair": ("repair", "Fit a repair to SOURCE, save it, and write the repaired vectors."),
-        "apply": ("repair", "Apply a saved repair to the vectors in SOURCE."),
-        "show": (
-            "repair",
-            "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
-        ),
+        "repair": "Fit a repair to SOURCE, save it, and write the repaired vectors.",
+        "apply": "Apply a saved repair to the vectors in SOURCE.",
+        "show": "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
     },
     "Evidence": {
-        "compare": ("evidence", "Score every repair on a task, with intervals and p-values."),
-        "advise": ("evidence", "Recommend a repair for a task, or advise leaving the space alone."),
-        "calibrate": (
-            "calibrate",
-            "Find which cosine counts as high: the threshold for a false-match rate.",
-        ),
+        "compare": "Score every repair on a task, with intervals and p-values.",
+        "advise": "Recommend a repair for a task, or advise leaving the space alone.",
+        "calibrate": "Find which cosine counts as high: the threshold for a false-match rate.",
     },
     "Train": {
-        "train": (
-            "train",
-            "Fine-tune models with and without calibration, and test whether it helped.",
-        )
+        "train": "Fine-tune models with and without calibration, and test whether it helped."
     },
 }
+SHARED = {"apply": "repair", "show": "repair", "compare": "evidence", "advise": "evidence"}
+MODULES = {name: SHARED.get(name, name) for part in TOUR.values() for name in part}
 SYNONYMS = {"random_state": "seed", "candidates": "repairs"}  # parameter: that of the command
+STOPS = ("SIGTERM", "SIGHUP")
 ALONE = r"(?<![\w./'\":-])"  # what a parameter must not follow: it would be part of something else
-MODULES = {name: module for part in TOUR.values() for name, (module, _) in part.items()}
 
 
 @functools.cache
@@ -96,7 +93,7 @@ class Commands(TyperGroup):
         as_json = "--json" in itertools.takewhile(lambda word: word != "--", given)
         warnings.showwarning = lambda message, *_, **__: _tell("warning", message, as_json)
         try:
-            with in_order():
+            with ending_in_order():
                 code = super().main(args, standalone_mode=False, **kwargs)
         except KeyboardInterrupt:
             sys.exit(130)
@@ -114,7 +111,52 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for heading, commands in TOUR.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:9}", text) for name, (_, text) in commands.items()])
+                formatter.write_dl([(f"{name:9}", text) for name, text in commands.items()])
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Lets what was begun be removed when the command is stopped, and says where output failed.
+
+    A signal to stop ends the command as an exception does, with exit code 128 + its number. A
+    reader of the output that has gone, such as `head`, ends it silently with exit code 1.
+    """
+    old: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in STOPS:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                old[number] = signal.signal(number, _stop)
+    try:
+        yield
+        if sys.stdout is not None:  # which is closed
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _drop_output()
+        raise InputError(
+            "the output could not be written: the disk is full. Free some room, or write elsewhere."
+        ) from error
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough
+    sys.exit(128 + number)
+
+
+def _drop_output() -> None:
+    """What is still to be flushed goes nowhere, or the end of the process would complain of it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def flags(name: str) -> dict[str, str]:

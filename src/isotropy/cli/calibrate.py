@@ -9,29 +9,18 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from isotropy.cli.common import (
-    JsonOption,
-    OverwriteOption,
-    RepairOption,
-    SeedOption,
-    SourceArgument,
-    SourceOptions,
-    beside,
-    command,
-    destination,
-    say_skipped,
-)
+from isotropy.cli import common
 from isotropy.errors import InputError
 from isotropy.repairs import FEWEST, ScoreCalibrator, check_target, load
 from isotropy.tables import json_line
 
 
-@command(
+@common.command(
     "isotropy calibrate vectors.npy --rate 0.001",
     "isotropy calibrate vectors.npy --score 0.83 --repair repair.safetensors --json",
 )
 def calibrate(
-    source: SourceArgument,
+    source: common.SourceArgument,
     *,
     rate: Annotated[
         float, Option(help="Share of unrelated pairs that may pass as matches.")
@@ -39,15 +28,15 @@ def calibrate(
     score: Annotated[
         list[float] | None, Option(help="A cosine to judge; repeatable.", min=-1, max=1)
     ] = None,
-    repair: RepairOption = None,
+    repair: common.RepairOption = None,
     save: Annotated[
         Path | None, Option(help="File for the calibrator, to be read by `ScoreCalibrator.load`.")
     ] = None,
-    overwrite: OverwriteOption = False,
+    overwrite: common.OverwriteOption = False,
     n_pairs: Annotated[int, Option(help="Random pairs of rows to draw.", min=1)] = 1_000_000,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
-    options: SourceOptions,
+    seed: common.SeedOption = 0,
+    as_json: common.JsonOption = False,
+    options: common.SourceOptions,
 ) -> None:
     """Find which cosine counts as high: the threshold for a false-match rate.
 
@@ -59,46 +48,13 @@ def calibrate(
             f"--rate must be a number in (0, 1), got {rate:g}. 0.01 allows one false "
             "match in a hundred unrelated pairs."
         )
-    save = destination(save)
+    save = common.destination(save)
     inputs = {"SOURCE": source, "--repair": repair}
     check_target({"--save": save}, inputs, overwrite=overwrite)
     fitted = None if repair is None else load(repair)
     rows = options.open(source)
     with options.running():
         calibrator = ScoreCalibrator(n_pairs, seed).fit(rows, repair=fitted)
-    expect_pairs(calibrator, rate)
-    threshold = calibrator.threshold(rate)
-    scores = [
-        {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
-        for one in score or []
-    ]
-    say_skipped(rows.n_samples - calibrator.n_samples_seen_)
-    with beside(save):
-        if as_json:
-            found = {
-                "threshold": threshold,
-                "false_match_rate": rate,
-                "mean": calibrator.mean_,
-                "std": calibrator.std_,
-                "n_pairs": calibrator.n_pairs_,
-                "repair": calibrator.repair_,
-                "scores": scores,
-            }
-            typer.echo(json_line(found))
-        else:
-            typer.echo(str(calibrator))
-            typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
-            for one in scores:
-                typer.echo(
-                    f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
-                    f"p = {one['p']:.2g}"
-                )
-    if save is not None:
-        calibrator.save(save, overwrite=overwrite)
-
-
-def expect_pairs(calibrator: ScoreCalibrator, rate: float) -> None:
-    """Raise if there are too few pairs for the rate."""
     n_pairs, n_rows = calibrator.n_pairs_, calibrator.n_samples_seen_
     if n_pairs <= FEWEST:
         raise InputError(
@@ -112,3 +68,31 @@ def expect_pairs(calibrator: ScoreCalibrator, rate: float) -> None:
             f"--rate must be at least {least:.2g} with {n_pairs:,} pairs of "
             f"{n_rows:,} rows, got {rate:g}. Raise it, or give more rows or a larger --n-pairs."
         )
+    threshold = calibrator.threshold(rate)
+    scores = [
+        {"score": one, "p": calibrator.p_value(one), "percentile": calibrator.percentile(one)}
+        for one in score or []
+    ]
+    common.say_left_out(rows.n_samples - n_rows)
+    with common.beside(save):
+        if as_json:
+            found = {
+                "threshold": threshold,
+                "false_match_rate": rate,
+                "mean": calibrator.mean_,
+                "std": calibrator.std_,
+                "n_pairs": n_pairs,
+                "repair": calibrator.repair_,
+                "scores": scores,
+            }
+            typer.echo(json_line(found))
+        else:
+            typer.echo(str(calibrator))
+            typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
+            for one in scores:
+                typer.echo(
+                    f"{one['score']:g}: above {one['percentile']:.2f}% of unrelated pairs, "
+                    f"p = {one['p']:.2g}"
+                )
+    if save is not None:
+        calibrator.save(save, overwrite=overwrite)

@@ -10,7 +10,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
@@ -71,31 +71,22 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
         parameters: list[inspect.Parameter] = []
         for name, parameter in given.items():
-            if name in records:
-                parameters += _options(records[name])
-            else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            found = _options(records[name]) if name in records else [parameter]
+            parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in found]
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters}
-        epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
-        called.epilog = epilog  # type: ignore[attr-defined]
+        lines = ["\b", "Examples:", *(f"  {line}" for line in examples)]
+        called.epilog = "\n".join(lines)  # type: ignore[attr-defined]
         return public(called)
 
     return declare
 
 
 def _options(record: Any) -> list[inspect.Parameter]:
-    """The fields of a record as parameters of a command."""
+    """The fields of a record as parameters; its `__init__` has them, with their hints as text."""
     hints = get_type_hints(record, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(record)
-    ]
+    fields = inspect.signature(record).parameters.values()
+    return [field.replace(annotation=hints[field.name]) for field in fields]
 
 
 def among(*names: str) -> Callable[[str], list[str]]:
@@ -222,7 +213,6 @@ class SourceOptions:
     ] = False
 
     def open(self, source: str) -> Source:
-        """The source with that name."""
         return open_source(
             source, column=self.column, chunk_rows=self.chunk_rows, skip_bad_rows=self.skip_bad_rows
         )
@@ -270,12 +260,14 @@ class TextOptions:
         ),
     ] = None
 
+    @property
+    def encoding(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("device", "batch_tokens", "max_length")}
+
     def open(self, texts: str) -> Texts:
         """The texts in a file; tells how many were blank."""
         found = open_texts(texts, self.text_column or None)
-        if found.n_blank:
-            blank = f"{found.n_blank:,} blank {'text' if found.n_blank == 1 else 'texts'} left out"
-            typer.echo(blank, err=True)
+        say_left_out(found.n_blank, "blank text")
         return found
 
 
@@ -300,26 +292,16 @@ def say(text: str) -> None:
         typer.echo(text)
 
 
-def say_skipped(n_skipped: int) -> None:
-    """How many rows were left out, wherever the output goes."""
-    if n_skipped:
-        typer.echo(f"{n_skipped:,} bad {'row' if n_skipped == 1 else 'rows'} left out", err=True)
+def say_left_out(n_left_out: int, what: str = "bad row") -> None:
+    """How many rows or texts were left out, if any, wherever the output goes."""
+    if n_left_out:
+        typer.echo(f"{n_left_out:,} {what}{'s' if n_left_out > 1 else ''} left out", err=True)
 
 
 def one_layer(layer: str | None) -> int | str:
-    """The layer that --layer names."""
-    if layer is None:
-        return -1
-    if layer == "first-last":
-        return layer
+    if layer is None or layer == "first-last":
+        return layer or -1
     try:
         return int(layer)
     except ValueError as error:
         raise InputError(f"--layer must be a number or first-last, got {layer!r}.") from error
-
-
-@contextlib.contextmanager
-def shown() -> Iterator[None]:
-    """Progress of passes over rows, shown on a terminal."""
-    with ProgressBar("rows") as bar, using(progress=bar):
-        yield

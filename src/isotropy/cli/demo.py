@@ -138,9 +138,8 @@ def _present(
 
 def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
     """Make the folder and its file of word pairs; raise if other files are in the way."""
-    written = ["pairs.tsv"]
-    written += [f"{space}{end}" for space in spaces for end in WRITTEN]
-    for name in sorted(set(written) - written_by_us(out)):
+    written = {"pairs.tsv", *(f"{space}{end}" for space in spaces for end in WRITTEN)}
+    for name in sorted(written - written_by_us(out)):
         if os.path.lexists(out / name) and not overwrite:
             raise InputError(
                 f"--out must not hold a {quoted(name)} that the demo did not write, or that "
@@ -164,7 +163,6 @@ def prepared(out: Path, spaces: Sequence[str], overwrite: bool) -> Path:
 
 
 def write_rows(path: Path, words: WordVectors) -> None:
-    """Write the words with their rows to a Parquet file."""
     rows = words.vectors[list(words.row_of.values())]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
     with write_errors(path):

@@ -77,7 +77,7 @@ def examined(deep: bool = False) -> dict[str, Any]:
         "device": device,
         "blas": blas(),
         "n_cores": n_threads(),
-        "folders": {name: folder(name) for name in FOLDERS},
+        "folders": {name: folder(os.environ.get(name)) for name in FOLDERS},
         "extras": {
             extra: {
                 "there": all(packages[name] is not None for name in names),
@@ -92,7 +92,6 @@ def examined(deep: bool = False) -> dict[str, Any]:
 
 
 def required() -> dict[str, list[str]]:
-    """The packages that the core and each extra need."""
     found: dict[str, list[str]] = {CORE: [], **{extra: [] for extra in ENABLES}}
     for line in metadata.requires("isotropy") or []:
         package = re.match(r"[\w.-]+", line)
@@ -104,7 +103,6 @@ def required() -> dict[str, list[str]]:
 
 
 def version(package: str) -> str | None:
-    """The installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -140,7 +138,6 @@ def cuda(deep: bool) -> tuple[str, str]:
 
 
 def has_driver() -> bool:
-    """Whether this machine has a CUDA driver."""
     for name in DRIVERS:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
@@ -158,16 +155,19 @@ def blas() -> list[dict[str, Any]]:
     return [one for i, one in enumerate(found) if one not in found[:i]]
 
 
-def folder(variable: str) -> dict[str, Any]:
-    """What an environment variable points at."""
-    path = os.environ.get(variable)
+def folder(path: str | None) -> dict[str, Any]:
     return {"path": path, "exists": path is not None and os.path.isdir(os.path.expanduser(path))}
 
 
 def _print(found: dict[str, Any]) -> None:
     typer.echo(f"isotropy {found['isotropy']}, Python {found['python']}, {found['platform']}")
     typer.echo(f"device   {found['device']}")
-    typer.echo(f"BLAS     {', '.join(map(_named, found['blas'])) or 'unknown'}")
+    libraries = [
+        f"{one['name']} {one['version'] or ''} on {one['n_threads']} "
+        f"{'thread' if one['n_threads'] == 1 else 'threads'}"
+        for one in found["blas"]
+    ]
+    typer.echo(f"BLAS     {', '.join(libraries) or 'unknown'}")
     typer.echo(f"cores    {found['n_cores']}")
     for name, place in found["folders"].items():
         state = "" if place["exists"] else ", which does not exist"
@@ -188,9 +188,3 @@ def _print(found: dict[str, Any]) -> None:
             typer.echo(f"{about['install'] or 'pip install isotropy'}  # {about['enables']}")
     for name, why in found["broken"].items():
         typer.echo(f"{name} is installed but can't be imported ({why}). Install it again.")
-
-
-def _named(library: dict[str, Any]) -> str:
-    n_threads = library["n_threads"]
-    threads = f"{n_threads} {'thread' if n_threads == 1 else 'threads'}"
-    return f"{library['name']} {library['version'] or ''} on {threads}"

@@ -13,23 +13,7 @@ import typer
 from typer import Argument, Option
 
 from isotropy import checks, specs
-from isotropy.cli.common import (
-    POOL_HELP,
-    CacheOption,
-    ColumnOption,
-    JsonOption,
-    LayerOption,
-    ModelDeviceOption,
-    OverwriteOption,
-    SeedOption,
-    SpecialOption,
-    among,
-    beside,
-    command,
-    destination,
-    offline_unless_reached,
-    one_layer,
-)
+from isotropy.cli import common
 from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
@@ -54,7 +38,7 @@ VectorsArgument = Annotated[
     ),
 ]
 DATA_HELP = "File or folder of the task, or its name on the hub"
-repair_names = among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
+repair_names = common.among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,6 @@ class TaskOptions:
     ] = None
 
     def open(self, kind: str, data: str) -> Task:
-        """The task in --data."""
         if kind != PSEUDO:
             found = option_values(kind, self.option or [])
             if self.header is not None:
@@ -103,8 +86,8 @@ class TaskOptions:
                     )
                 found["header"] = self.header
             return open_task(str(kind), data, **found)
-        for name, given in (("option", self.option), ("header", self.header)):
-            if given:
+        for name in ("option", "header"):
+            if getattr(self, name):
                 raise InputError(f"--{name} can't be used with --task {PSEUDO}. Leave it out.")
         return adjacent([str(text) for text in each(open_texts(data, None))])
 
@@ -117,19 +100,19 @@ class TaskOptions:
 class VectorOptions:
     """How the vectors of texts are made or read."""
 
-    layer: LayerOption = None
+    layer: common.LayerOption = None
     pool: Annotated[
         str | None,
         Option(
-            help=f"{POOL_HELP}.",
+            help=f"{common.POOL_HELP}.",
             show_default=False,
-            autocompletion=among("mean", "cls", "last", "own"),
+            autocompletion=common.among("mean", "cls", "last", "own"),
         ),
     ] = None
-    special_tokens: SpecialOption = False
-    device: ModelDeviceOption = None
-    cache: CacheOption = None
-    column: ColumnOption = None
+    special_tokens: common.SpecialOption = False
+    device: common.ModelDeviceOption = None
+    cache: common.CacheOption = None
+    column: common.ColumnOption = None
     text_column: Annotated[
         str | None,
         Option(help="Column with the texts, if a file of vectors has several.", show_default=False),
@@ -142,16 +125,8 @@ class VectorOptions:
         if isinstance(task, WordSimilarity) and not holds_vectors(model):
             found = embeddings(model)
         else:
-            found = open_encoder(
-                model,
-                layer=None if self.layer is None else one_layer(self.layer),
-                pool=self.pool,
-                special_tokens=self.special_tokens,
-                device=self.device,
-                cache=self.cache,
-                column=self.column,
-                text_column=self.text_column,
-            )
+            layer = None if self.layer is None else common.one_layer(self.layer)
+            found = open_encoder(model, **(vars(self) | {"layer": layer}))
         if isinstance(task, WordSimilarity):
             task = task.known(found.words)
             for name, n_listed in task.n_listed.items():
@@ -162,26 +137,22 @@ class VectorOptions:
 
     def refuse_what_is_ignored(self, model: str, task: Task | None) -> None:
         """Raise if an option was given that has no effect on these vectors."""
-        of_models: dict[str, Any] = {
-            "layer": self.layer,
-            "pool": self.pool,
-            "special-tokens": self.special_tokens,
-            "device": self.device,
-        }
-        of_files: dict[str, Any] = {"column": self.column, "text-column": self.text_column}
+        of_models = ["layer", "pool", "special_tokens", "device"]
+        of_files = ["column", "text_column"]
         if holds_vectors(model):
             ignored, why = of_models, "a file of vectors, for which no model is run"
         elif isinstance(task, WordSimilarity):
-            ignored = of_models | of_files
+            ignored = of_models + of_files
             why = "--task word-similarity, which uses the input embeddings of a model"
         else:
             ignored, why = of_files, "a model"
-        for name, given in ignored.items():
-            if given:
-                raise InputError(f"--{name} can't be used with {why}. Leave it out.")
+        for name in ignored:
+            if getattr(self, name):
+                flag = name.replace("_", "-")
+                raise InputError(f"--{flag} can't be used with {why}. Leave it out.")
 
 
-@command(
+@common.command(
     "isotropy compare vectors.parquet --task sts --data pairs.tsv",
     "isotropy compare sentence-transformers/all-MiniLM-L6-v2 --task sts "
     "--data sentence-transformers/stsb --repairs center,whiten",
@@ -205,15 +176,15 @@ def compare(
         str | None,
         Option(
             help="Part to evaluate on: train, dev, test or all [dev, else test, else all].",
-            autocompletion=among("train", "dev", "test", "all"),
+            autocompletion=common.among("train", "dev", "test", "all"),
         ),
     ] = None,
     seeds: Annotated[
         int, Option(help="Fits to average for repairs that depend on a seed.", min=1)
     ] = 5,
     options: VectorOptions,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    seed: common.SeedOption = 0,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Score every repair on a task, with intervals and p-values.
 
@@ -222,7 +193,7 @@ def compare(
     """
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
     guard({}, inputs, kept={"--cache": options.cache})
-    offline_unless_reached(model, data)
+    common.offline_unless_reached(model, data)
     opened = task_options.open(task, data)
     texts = task_options.texts().values()
     vectors, opened = options.open(model, opened)
@@ -241,7 +212,7 @@ def compare(
     tell(found, as_json)
 
 
-@command(
+@common.command(
     "isotropy advise vectors.parquet --task sts --data pairs.tsv --save repair.safetensors",
     "isotropy advise bert-base-cased --task classification --data labels.tsv --budget 4 --json",
 )
@@ -273,28 +244,26 @@ def advise(
             help="File for the recommended repair, to be used with `apply` or `embed --repair`."
         ),
     ] = None,
-    overwrite: OverwriteOption = False,
+    overwrite: common.OverwriteOption = False,
     budget: Annotated[int, Option(help="Try at most this many repairs.", min=1)] = 24,
     options: VectorOptions,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    seed: common.SeedOption = 0,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Recommend a repair for a task, or advise leaving the space alone.
 
     Repairs and their parameters are searched on the training part by cross-validation. The
     selection procedure is tested on unseen folds, and the chosen repair is scored on the test part.
     """
-    if task is None:
-        needs_task = vars(task_options) | {"save": save, "repairs": repairs}
-        for name, given in needs_task.items():
-            if given:
-                flag = name.replace("_", "-")
-                raise InputError(f"--{flag} needs --task, got none. Name a task.")
-    save = destination(save)
+    for name, given in (vars(task_options) | {"save": save, "repairs": repairs}).items():
+        if given and task is None:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} needs --task, got none. Name a task.")
+    save = common.destination(save)
     inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
     kept = {"--cache": options.cache}
     check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite)
-    offline_unless_reached(model, data)
+    common.offline_unless_reached(model, data)
     if task is None:
         texts = list(each(open_texts(data, None)))
         vectors, _ = options.open(model, None)
@@ -315,19 +284,20 @@ def advise(
             progress=bar.update,
             **choices,
         )
-    with beside(save):
+    with common.beside(save):
         tell(found, as_json)  # before it is saved, which may fail
-    if save is not None and found.repair is None:
+    if save is None:
+        return
+    if found.repair is None:
         typer.echo("nothing was saved, as no repair is recommended", err=True)
-    elif save is not None and found.repair is not None:
-        level = found.choice.level
-        note = f"{level} level, {model}, {data}"
-        found.repair.save(save, note=note, level=level, overwrite=overwrite)
-        typer.echo(f"saved {found.repair!r} to {save}", err=True)
+        return
+    level = found.choice.level
+    note = f"{level} level, {model}, {data}"
+    found.repair.save(save, note=note, level=level, overwrite=overwrite)
+    typer.echo(f"saved {found.repair!r} to {save}", err=True)
 
 
 def tell(found: Any, as_json: bool) -> None:
-    """Print what was found, in words or as one JSON object."""
     typer.echo(json_line(found.to_dict()) if as_json else str(found))
 
 

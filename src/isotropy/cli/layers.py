@@ -12,16 +12,7 @@ import typer
 from typer import Option
 
 from isotropy import errors, layer_geometry
-from isotropy.cli.common import (
-    JsonOption,
-    ModelArgument,
-    OverwriteOption,
-    SeedOption,
-    TextOptions,
-    TextsArgument,
-    command,
-    offline_unless_reached,
-)
+from isotropy.cli import common
 from isotropy.layer_geometry import KINDS, LayerGeometry
 from isotropy.models import cut_off, sample_texts
 from isotropy.tables import json_line, text_table
@@ -36,18 +27,18 @@ COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geome
 }
 
 
-@command(
+@common.command(
     "isotropy layers bert-base-cased sentences.txt",
     "isotropy layers bert-base-cased sentences.txt --against ./my-model --out layers.html",
 )
 def layers(
-    model: ModelArgument,
-    texts: TextsArgument,
+    model: common.ModelArgument,
+    texts: common.TextsArgument,
     *,
     against: Annotated[
         str | None, Option(help="Another model, measured on the same texts.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
     out: Annotated[
         Path | None,
         Option(
@@ -55,15 +46,15 @@ def layers(
             ".pdf (with kaleido)."
         ),
     ] = None,
-    overwrite: OverwriteOption = False,
+    overwrite: common.OverwriteOption = False,
     max_texts: Annotated[
         int, Option(help="Encode at most this many texts, drawn at random (--seed).", min=2)
     ] = 2000,
     max_tokens: Annotated[
         int, Option(help="Measure at most this many tokens, drawn at random (--seed).", min=2)
     ] = 50_000,
-    seed: SeedOption = 0,
-    options: TextOptions,
+    seed: common.SeedOption = 0,
+    options: common.TextOptions,
 ) -> None:
     """Measure how isotropic each layer of MODEL is on TEXTS.
 
@@ -75,7 +66,7 @@ def layers(
 
         inputs = {"MODEL": model, "TEXTS": texts, "--against": against}
         check_image(out, inputs, overwrite=overwrite, name="--out")
-    offline_unless_reached(model, against)
+    common.offline_unless_reached(model, against)
     opened = options.open(texts)
     picked = sample_texts(opened, max_texts, seed)
     found, remarks = [], []
@@ -88,9 +79,7 @@ def layers(
                 max_texts=max_texts,
                 max_tokens=max_tokens,
                 seed=seed,
-                device=options.device,
-                batch_tokens=options.batch_tokens,
-                max_length=options.max_length,
+                **options.encoding,
             )
         found.append(geometry)
         remarks += sorted({f"{name}: {w.message}" for w in caught})
@@ -108,15 +97,6 @@ def layers(
         _print(one, len(picked), opened.n_texts)
     for remark in remarks:
         typer.echo(f"warning: {errors.one_line(remark)}", err=True)
-
-
-def _reason(found: LayerGeometry, kind: str, still: list[int]) -> str:
-    """Why metrics of layers are undefined."""
-    if getattr(found, kind)[0].n_samples == 1:
-        return "there is only one row"
-    first = kind == "cls" and found.first_token is not None and still == [0]
-    seen = f", as it has seen only {found.first_token}" if first else ""
-    return f"all rows are equal{seen}"
 
 
 def _print(found: LayerGeometry, n_texts: int, n_listed: int) -> None:
@@ -137,6 +117,9 @@ def _print(found: LayerGeometry, n_texts: int, n_listed: int) -> None:
         still = [i for i, geometry in enumerate(geometries) if math.isnan(geometry.isoscore)]
         if still:
             where = f"{'layer' if len(still) == 1 else 'layers'} {', '.join(map(str, still))}"
-            typer.echo(f"nan in {where}: {_reason(found, kind, still)}")
+            why = "there is only one row" if n_rows == 1 else "all rows are equal"
+            if n_rows > 1 and kind == "cls" and found.first_token is not None and still == [0]:
+                why += f", as it has seen only {found.first_token}"
+            typer.echo(f"nan in {where}: {why}")
     if found.n_truncated:
         typer.echo(cut_off(found.n_truncated, n_texts, found.max_length), err=True)

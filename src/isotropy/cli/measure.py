@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from isotropy.cli.common import (
-    CheckpointOption,
-    JsonOption,
-    SeedOption,
-    SourceArgument,
-    SourceOptions,
-    among,
-    command,
-    say_skipped,
-)
+from isotropy.cli import common
 from isotropy.errors import IsotropyWarning
 from isotropy.geometry import measure as measure_geometry
 from isotropy.metrics import METRICS
@@ -25,19 +16,19 @@ from isotropy.sources import guard
 from isotropy.tables import json_line
 
 
-@command(
+@common.command(
     "isotropy measure vectors.npy",
     "isotropy measure 'corpus/*.parquet' --column vector --metrics isoscore,mean_cosine --json",
 )
 def measure(
-    source: SourceArgument,
+    source: common.SourceArgument,
     *,
     metrics: Annotated[
         str | None,
         Option(
             help="Metrics separated by commas, such as isoscore,mean_cosine [all but hubness, "
             "which compares all pairs].",
-            autocompletion=among(*(name for name in METRICS if name != "local_isotropy")),
+            autocompletion=common.among(*(name for name in METRICS if name != "local_isotropy")),
         ),
     ] = None,
     local: Annotated[
@@ -46,10 +37,10 @@ def measure(
     center: Annotated[
         bool, Option("--center", help="Subtract the mean before decomposing X'X.")
     ] = False,
-    as_json: JsonOption = False,
-    seed: SeedOption = 0,
-    checkpoint: CheckpointOption = None,
-    options: SourceOptions,
+    as_json: common.JsonOption = False,
+    seed: common.SeedOption = 0,
+    checkpoint: common.CheckpointOption = None,
+    options: common.SourceOptions,
 ) -> None:
     """Measure how isotropic the vectors in SOURCE are.
 
@@ -69,4 +60,4 @@ def measure(
         return
     found = geometry.to_dict() | {"warnings": [str(w.message) for w in caught or []]}
     typer.echo(json_line(found))
-    say_skipped(geometry.n_skipped)
+    common.say_left_out(geometry.n_skipped)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import shlex
-import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,21 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from isotropy.cli.common import (
-    VECTOR_FILES,
-    CheckpointOption,
-    JsonOption,
-    OverwriteOption,
-    RepairArgument,
-    SourceArgument,
-    SourceOptions,
-    among,
-    command,
-    destination,
-    say,
-    say_skipped,
-)
-from isotropy.errors import InputError, IsotropyWarning, RepairFileError, one_line
+from isotropy.cli import common
+from isotropy.errors import InputError, RepairFileError, one_line, warn
 from isotropy.repairs import Repair, check_target, load, load_with_header, open_target, shift
 from isotropy.sources import Excerpt, Source, as_source, guard
 from isotropy.tables import json_line
@@ -35,24 +21,24 @@ from isotropy.writing import is_stream
 
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
 LONGEST = 2000  # characters of a line
-OUT_HELP = f"File for the repaired vectors: {VECTOR_FILES}, which --engine dask needs."
+OUT_HELP = f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs."
 RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
 
 
-@command(
+@common.command(
     "isotropy repair vectors.npy --method all-but-the-top --out fixed.npy "
     "--save repair.safetensors",
     "isotropy repair vectors.parquet --method whiten --power 0.5 --out fixed.parquet",
 )
 def repair(
-    source: SourceArgument,
+    source: common.SourceArgument,
     *,
     method: Annotated[RepairName, Option(help="The repair to fit.", show_default=False)],
     out: Annotated[Path | None, Option(help=OUT_HELP)] = None,
     save: Annotated[
         Path | None, Option(help="File for the fitted repair, to be used with `apply`.")
     ] = None,
-    overwrite: OverwriteOption = False,
+    overwrite: common.OverwriteOption = False,
     n_clusters: Annotated[
         int | None, Option(help="Number of clusters [27]; cluster-removal only.")
     ] = None,
@@ -67,12 +53,12 @@ def repair(
         str | None,
         Option(
             help="Remove directions from the top or the bottom of the spectrum [top].",
-            autocompletion=among("top", "bottom"),
+            autocompletion=common.among("top", "bottom"),
         ),
     ] = None,
     whitening: Annotated[
         str | None,
-        Option(help="zca or pca [zca]; whiten only.", autocompletion=among("zca", "pca")),
+        Option(help="zca or pca [zca]; whiten only.", autocompletion=common.among("zca", "pca")),
     ] = None,
     power: Annotated[
         float | None, Option(help="1 whitens fully, 0.5 half-way [1]; whiten only.")
@@ -87,8 +73,8 @@ def repair(
         int | None, Option(help="Seed of the clustering [0]; cluster-removal only.")
     ] = None,
     note: Annotated[str, Option(help="A note to store in the saved file.")] = "",
-    checkpoint: CheckpointOption = None,
-    options: SourceOptions,
+    checkpoint: common.CheckpointOption = None,
+    options: common.SourceOptions,
 ) -> None:
     """Fit a repair to SOURCE, save it, and write the repaired vectors.
 
@@ -107,7 +93,7 @@ def repair(
         "normalize": normalize or None,
     }
     fitted = made(str(method), params)
-    save = destination(save)
+    save = common.destination(save)
     guard(
         {"--out": out, "--save": save},
         {"SOURCE": source},
@@ -124,8 +110,8 @@ def repair(
             write(fitted, rows, out, overwrite)
         if save is not None:
             fitted.save(save, note=note, overwrite=overwrite)
-            say(f"saved {fitted!r} to {save}")
-    say_skipped(rows.n_samples - fitted.n_samples_seen_)
+            common.say(f"saved {fitted!r} to {save}")
+    common.say_left_out(rows.n_samples - fitted.n_samples_seen_)
 
 
 def write(fitted: Repair, rows: Source, out: Path, overwrite: bool) -> int:
@@ -133,7 +119,7 @@ def write(fitted: Repair, rows: Source, out: Path, overwrite: bool) -> int:
     n_skipped = fitted.write(rows, out, overwrite=overwrite)
     if not is_stream(out):
         written = as_source(out)
-        say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+        common.say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
     return n_skipped
 
 
@@ -147,17 +133,17 @@ def made(name: str, params: dict[str, Any]) -> Repair:
     return kind(**given)
 
 
-@command(
+@common.command(
     "isotropy apply repair.safetensors new.npy --out fixed.npy",
     "isotropy apply repair.safetensors corpus/ --column vector --out fixed",
 )
 def apply(
-    repair: RepairArgument,
-    source: SourceArgument,
+    repair: common.RepairArgument,
+    source: common.SourceArgument,
     *,
     out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
-    overwrite: OverwriteOption = False,
-    options: SourceOptions,
+    overwrite: common.OverwriteOption = False,
+    options: common.SourceOptions,
 ) -> None:
     """Apply a saved repair to the vectors in SOURCE.
 
@@ -171,9 +157,8 @@ def apply(
     rows = options.open(source)
     with options.running():
         n_skipped = write(fitted, rows, out, overwrite)
-    say_skipped(n_skipped)
-    warn_if_of_tokens(fitted)
-    warn_if_far(fitted, rows)
+    common.say_left_out(n_skipped)
+    warn_if_unlike(fitted, rows)
 
 
 def loaded(repair: Path, source: str) -> Repair:
@@ -191,37 +176,39 @@ def loaded(repair: Path, source: str) -> Repair:
         ) from None
 
 
-def warn_if_of_tokens(fitted: Repair) -> None:
-    """Warn if the repair is for tokens, and applying it to their means is not the same."""
+def warn_if_unlike(fitted: Repair, source: Source) -> None:
+    """Warn if the repair is for tokens, or if a sample of the source is far from its own rows."""
+    name = type(fitted).__name__
     if fitted.level_ == "token" and not fitted.is_affine:
-        warnings.warn(
-            f"apply: {type(fitted).__name__} was chosen for the vectors of tokens and is not "
-            "affine, so it does something else to vectors that are already pooled. Use `isotropy "
-            "embed --repair`, which repairs tokens before pooling them.",
-            IsotropyWarning,
-            stacklevel=2,
+        warn(
+            f"apply: {name} was chosen for the vectors of tokens and is not affine, so it does "
+            "something else to vectors that are already pooled. Use `isotropy embed --repair`, "
+            "which repairs tokens before pooling them."
         )
-
-
-def warn_if_far(fitted: Repair, source: Source) -> None:
-    """Warn if a sample of the source is far from the rows that the repair was fitted on."""
     if fitted.moments_ is None:
         return
     with contextlib.suppress(InputError):  # every row of the sample is bad and was left out
         found = shift(fitted.moments_, Excerpt(source), DIRECTIONS)
         if found.large:
-            warnings.warn(
+            warn(
                 f"apply: {found}. That is from a sample of {found.n_samples:,} of "
-                f"{source.n_samples:,} rows. Fit {type(fitted).__name__} on rows like these.",
-                IsotropyWarning,
-                stacklevel=2,
+                f"{source.n_samples:,} rows. Fit {name} on rows like these."
             )
 
 
-@command("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
-def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
+@common.command("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
+def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> None:
     """Describe a saved repair: what it is, what it was fitted on, how to apply it."""
-    found = described(repair)
+    fitted, header = load_with_header(repair)
+    file = shlex.quote(str(repair))
+    of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
+    of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
+    found: dict[str, Any] = header | {
+        "level": fitted.level_,
+        "n_features_out": len(fitted.get_feature_names_out()),
+        "affine": fitted.is_affine,
+        "apply": of_tokens if fitted.level_ == "token" else of_rows,
+    }
     if as_json:
         typer.echo(json_line(found))
         return
@@ -241,17 +228,3 @@ def show(repair: RepairArgument, as_json: JsonOption = False) -> None:
     }
     for name, text in lines.items():
         typer.echo(f"{name:9}  {one_line(text, LONGEST)}")
-
-
-def described(path: Path) -> dict[str, Any]:
-    """The contents of a saved repair as plain values."""
-    fitted, header = load_with_header(path)
-    file = shlex.quote(str(path))
-    of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
-    of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
-    return header | {
-        "level": fitted.level_,
-        "n_features_out": len(fitted.get_feature_names_out()),
-        "affine": fitted.is_affine,
-        "apply": of_tokens if fitted.level_ == "token" else of_rows,
-    }

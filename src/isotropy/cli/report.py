@@ -9,26 +9,17 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from isotropy.cli.common import (
-    CheckpointOption,
-    OverwriteOption,
-    SeedOption,
-    SourceArgument,
-    SourceOptions,
-    command,
-    destination,
-    say_skipped,
-)
+from isotropy.cli import common
 from isotropy.sources import paths
 from isotropy.writing import is_stream
 
 
-@command(
+@common.command(
     "isotropy report vectors.npy",
     "isotropy report vectors.parquet --repair repair.safetensors --out space.html",
 )
 def report(
-    source: SourceArgument,
+    source: common.SourceArgument,
     *,
     repair: Annotated[
         list[Path] | None,
@@ -40,11 +31,11 @@ def report(
     ] = None,
     layers: Annotated[Path | None, Option(help="Output of `layers --json` in a file.")] = None,
     out: Annotated[Path, Option(help="The HTML file to write.")] = Path("report.html"),
-    overwrite: OverwriteOption = False,
+    overwrite: common.OverwriteOption = False,
     title: Annotated[str, Option(help="Heading [the name of SOURCE].")] = "",
-    seed: SeedOption = 0,
-    checkpoint: CheckpointOption = None,
-    options: SourceOptions,
+    seed: common.SeedOption = 0,
+    checkpoint: common.CheckpointOption = None,
+    options: common.SourceOptions,
 ) -> None:
     """Write an HTML page with charts of the vectors in SOURCE.
 
@@ -57,7 +48,7 @@ def report(
     from isotropy.report import write
     from isotropy.report.page import check_page
 
-    page = destination(out) or out
+    page = common.destination(out) or out
     kept = {"--checkpoint": checkpoint}
     inputs = (source, repair or (), evidence or (), layers)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
@@ -74,7 +65,7 @@ def report(
             overwrite=overwrite,
             checkpoint=checkpoint,
         )
-    say_skipped(geometry.n_skipped)
+    common.say_left_out(geometry.n_skipped)
     if not is_stream(page):
         size = os.path.getsize(paths.normal(page))
         typer.echo(f"wrote {out} ({size / 1e6:.1f} MB)")

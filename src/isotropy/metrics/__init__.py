@@ -1,10 +1,17 @@
 """Metrics: pure functions of statistics, each declared once with `@metric`."""
 
-from isotropy.metrics.base import METRICS, SAMPLE_ROWS, Metric, Statistics, gather, metric
+from isotropy.metrics.base import (
+    METRICS,
+    SAMPLE_ROWS,
+    Metric,
+    Statistics,
+    gather,
+    metric,
+    undefined,
+)
 from isotropy.metrics.cosine import mean_cosine, rogue_dimensions
-from isotropy.metrics.hubness import hubness
 from isotropy.metrics.isoscore import isoscore
-from isotropy.metrics.local import local_isotropy
+from isotropy.metrics.local import hubness, local_isotropy
 from isotropy.metrics.norms import mean_alignment, mean_norm_ratio, norms
 from isotropy.metrics.partition import (
     isotropy_range,
@@ -41,5 +48,6 @@ __all__ = [
     "partition_isotropy",
     "rogue_dimensions",
     "singular_values",
+    "undefined",
     "uniformity",
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,8 +15,9 @@ import scipy.linalg
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import Checkpoint, reduce
-from isotropy.errors import IsotropyWarning, public
+from isotropy.errors import public, warn
 from isotropy.linalg import Floats
+from isotropy.repairs import with_parameters
 from isotropy.sources import ArraySource, Source, as_source
 from isotropy.stats import Directions, LogPartition, Moments, Projections, Sample
 
@@ -72,15 +71,15 @@ class MetricFunction(Protocol[R_co]):
 def metric(
     *,
     summary: str,
-    paper: str,
-    equation: str,
-    range: tuple[float, float],
-    better: Better,
-    invariant: Iterable[Invariance],
     needs: Iterable[Need] = (),
     center: bool = False,
     evaluate: Callable[[Statistics], Any] | None = None,
     remark: Callable[[Statistics, str], None] | None = None,
+    range: tuple[float, float],
+    better: Better = "neither",
+    invariant: Iterable[Invariance],
+    equation: str,
+    paper: str = "",
     note: str = "",
 ) -> Callable[[Callable[..., R]], MetricFunction[R]]:
     """Declare a metric, enter it into `METRICS`, and make its public form.
@@ -95,8 +94,6 @@ def metric(
 
     Parameters
     ----------
-    summary, paper, equation, range, better, invariant, note
-        As in `Metric`.
     needs : sequence of str
         What `gather` must collect.
     center : bool
@@ -105,6 +102,8 @@ def metric(
         What `measure` shows, if that is not the function with its defaults.
     remark : callable, optional
         Called by the public form with the statistics and the metric's name: warns where needed.
+    summary, range, better, invariant, equation, paper, note
+        As in `Metric`.
     """
 
     def decorate(function: Callable[..., R]) -> MetricFunction[R]:
@@ -116,6 +115,9 @@ def metric(
         )  # fmt: skip
         METRICS[known.name] = known
         made: Any = function if takes_rows else _of_rows(function, known.needs, center, remark)
+        taken = inspect.signature(made).parameters
+        common = "\n".join(words for name, (_, words) in COMMON.items() if name in taken)
+        made.__doc__ = with_parameters(function.__doc__ or "", ROWS, common)
         made = public(made)
         made.metric, made.of = known, function
         found: MetricFunction[R] = made
@@ -124,6 +126,7 @@ def metric(
     return decorate
 
 
+ROWS = "X : array, tensor, path or source of shape (n_samples, n_features)"
 COMMON = {  # parameters of the public form, by name: (default, lines of its docstring)
     "center": (False, "center : bool\n    Subtract the mean first."),
     "sample_weight": (
@@ -168,22 +171,7 @@ def _of_rows(
         return function(statistics, **given)
 
     of_rows.__signature__ = signature  # type: ignore[attr-defined]
-    of_rows.__doc__ = _documented(inspect.cleandoc(function.__doc__ or ""), added)
     return of_rows
-
-
-def _documented(text: str, added: list[str]) -> str:
-    """The docstring with X before the function's own parameters, and the common ones behind."""
-    heading = "Parameters\n----------\n"
-    X = "X : array, tensor, path or source of shape (n_samples, n_features)\n"
-    common = "\n".join(COMMON[name][1] for name in added)
-    before, found, after = text.partition(heading)
-    if not found:
-        section = re.search(r"\n\n(?=[A-Z]\w+\n-{4,}\n)", text)
-        end = section.start() if section else len(text)
-        return f"{text[:end]}\n\n{heading}{X}{common}{text[end:]}"
-    own, blank, rest = after.partition("\n\n")
-    return f"{before}{heading}{X}{own}\n{common}{blank}{rest}"
 
 
 @dataclass(frozen=True)
@@ -282,20 +270,15 @@ class Statistics:
     @cached_property
     def variances(self) -> Floats:
         """Eigenvalues of the scatter, descending, zero where rounding hides them."""
-        if self.center or self.device != "cpu":
-            return self.gram_centred[0]
+        if self.center:
+            return self.gram[0]
+        if self.device != "cpu":
+            values, _, noise = self._blurred_centred
+            return np.where(values > noise, values, 0.0)
         with linalg.threads_for(self.n_features):
             ascending = scipy.linalg.eigvalsh(self.scatter, check_finite=False)
         values = ascending[::-1].astype(np.float64)
         return linalg.resolved(values, self.moments.resolution)
-
-    @cached_property
-    def gram_centred(self) -> tuple[Floats, Floats]:
-        """The same of the centred rows."""
-        if self.center:
-            return self.gram
-        values, vectors, noise = self._blurred_centred
-        return np.where(values > noise, values, 0.0), vectors
 
 
 def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floats, Floats, Floats]:
@@ -324,7 +307,7 @@ def sharpened(values: Floats, vectors: Floats, found: Projections) -> tuple[Floa
 
 def undefined(name: str, why: str) -> float:
     """NaN, with a warning that names the metric."""
-    warnings.warn(f"{name}: {why}; NaN is given.", IsotropyWarning, stacklevel=5)
+    warn(f"{name}: {why}; NaN is given.")
     return float("nan")
 
 

@@ -19,25 +19,14 @@ def pairs_of(directions: Directions) -> float:
     return pairs if pairs > ALL_WEIGHT * directions.weight**2 else 0.0
 
 
-def contributions(directions: Directions) -> Floats:
-    """What each dimension adds to the mean cosine."""
-    pairs = pairs_of(directions)
-    if pairs == 0:
-        return np.full(directions.n_features or 0, np.nan)
-    total = linalg.to_numpy(directions.unit_sum)
-    own = linalg.to_numpy(directions.unit_square_sum)
-    parts: Floats = (total**2 - own) / pairs
-    return parts
-
-
 @metric(
     summary="mean cosine over all pairs of rows",
-    paper="Ethayarajh 2019",
-    equation="(||s||^2 - n)/(n (n - 1)), s = sum of unit rows",
+    needs=("directions",),
     range=(-1.0, 1.0),
     better="nearer zero",
     invariant=("rotation", "scale"),
-    needs=("directions",),
+    equation="(||s||^2 - n)/(n (n - 1)), s = sum of unit rows",
+    paper="Ethayarajh 2019",
     note="near zero does not mean isotropic: rows along one line through the origin score zero",
 )
 def mean_cosine(statistics: Statistics) -> float:
@@ -66,12 +55,11 @@ def mean_cosine(statistics: Statistics) -> float:
 
 @metric(
     summary="each dimension's share of the mean cosine",
-    paper="Timkey and van Schijndel 2021",
-    equation="c_j / sum_j c_j, c_j = mean over pairs of u_j v_j",
-    range=(-np.inf, np.inf),
-    better="neither",
-    invariant=("scale",),
     needs=("directions",),
+    range=(-np.inf, np.inf),
+    invariant=("scale",),
+    equation="c_j / sum_j c_j, c_j = mean over pairs of u_j v_j",
+    paper="Timkey and van Schijndel 2021",
     note="means little where the mean cosine is near zero, which it is divided by",
 )
 def rogue_dimensions(statistics: Statistics) -> Floats:
@@ -89,11 +77,14 @@ def rogue_dimensions(statistics: Statistics) -> Floats:
     (2, True)
     """
     directions = statistics.directions
-    parts, pairs = contributions(directions), pairs_of(directions)
-    cosine: float = parts.sum()
-    if pairs == 0 or cosine == 0:
-        return np.full_like(parts, np.nan)
+    pairs = pairs_of(directions)
+    if pairs == 0:
+        return np.full(statistics.n_features, np.nan)
     total = linalg.to_numpy(directions.unit_sum)
+    parts: Floats = (total**2 - linalg.to_numpy(directions.unit_square_sum)) / pairs
+    cosine: float = parts.sum()
+    if cosine == 0:
+        return np.full_like(parts, np.nan)
     size = float(total @ total + directions.squared_weight) / pairs
     if abs(cosine) <= ROUNDINGS * directions.resolution * size:
         why = "the mean cosine, of which dimensions have shares, is zero to rounding"

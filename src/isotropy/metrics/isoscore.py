@@ -34,12 +34,12 @@ def squared_traces(statistics: Statistics) -> tuple[float, float]:
 
 @metric(
     summary="fraction of dimensions used evenly by the covariance",
-    paper="Rudman et al. 2022",
-    equation="(p - 1)/(d - 1), p = tr(C)^2 / ||C||_F^2",
+    needs=("moments", "traces"),
     range=(0.0, 1.0),
     better="higher",
     invariant=("rotation", "scale", "translation"),
-    needs=("moments", "traces"),
+    equation="(p - 1)/(d - 1), p = tr(C)^2 / ||C||_F^2",
+    paper="Rudman et al. 2022",
     note="biased for small n: an isotropic Gaussian scores about n/(n + d)",
 )
 def isoscore(statistics: Statistics, unbiased: bool = False) -> float:
@@ -55,16 +55,10 @@ def isoscore(statistics: Statistics, unbiased: bool = False) -> float:
 
     Notes
     -----
-    The steps of [1]_ collapse to this form, which needs no decomposition. For n rows an
-    isotropic Gaussian of d dimensions scores about n/(n + d); `unbiased` removes that with the
-    estimators of [2]_. NaN where all rows are equal or d is 1: there is nothing to compare.
-
-    References
-    ----------
-    .. [1] Rudman, Gillman, Rayne and Eickhoff, IsoScore: measuring the uniformity of embedding
-       space utilization, 2022.
-    .. [2] Himeno and Yamada, Estimations for some functions of covariance matrix in high
-       dimension under non-normality and its applications, 2014.
+    The steps of Rudman et al. 2022 collapse to this form, which needs no decomposition. For n rows
+    an isotropic Gaussian of d dimensions scores about n/(n + d); `unbiased` removes that with the
+    estimators of Himeno and Yamada, Estimations for some functions of covariance matrix in high
+    dimension under non-normality, 2014. NaN where all rows are equal or d is 1.
 
     Examples
     --------
@@ -98,18 +92,12 @@ def isoscore(statistics: Statistics, unbiased: bool = False) -> float:
     return n * (n - 3) * excess / estimate / (d - 1)
 
 
-def evaluate_unbiased(statistics: Statistics) -> float:
-    """The unbiased score, NaN below 4 rows."""
-    enough = statistics.moments.count >= 4
-    return isoscore.of(statistics, unbiased=True) if enough else float("nan")
-
-
 METRICS["isoscore_unbiased"] = replace(
     isoscore.metric,
     name="isoscore_unbiased",
     summary="the same from unbiased estimates of (tr C)^2 and tr(C^2)",
     paper="Rudman et al. 2022; traces of Himeno and Yamada 2014",
     range=(-np.inf, np.inf),
-    evaluate=evaluate_unbiased,
+    evaluate=lambda s: isoscore.of(s, unbiased=True) if s.moments.count >= 4 else float("nan"),
     note="a ratio of estimates: it can leave [0, 1] for few rows, and is not clipped; n >= 4",
 )

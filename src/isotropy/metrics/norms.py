@@ -11,12 +11,11 @@ from isotropy.metrics.base import Statistics, metric, undefined
 
 @metric(
     summary="cosine of the mean with the top eigenvector of X'X, without sign",
-    paper="too much in common, section 5.3",
-    equation="|mean . u_1| / ||mean||",
-    range=(0.0, 1.0),
-    better="neither",
-    invariant=("rotation", "scale"),
     needs=("moments",),
+    range=(0.0, 1.0),
+    invariant=("rotation", "scale"),
+    equation="|mean . u_1| / ||mean||",
+    paper="too much in common, section 5.3",
     note="near one: the dominant direction is the common drift, and centring removes it",
 )
 def mean_alignment(statistics: Statistics) -> float:
@@ -51,12 +50,12 @@ def _weighted_quantiles(values: Floats, weights: Floats | None) -> Floats:
 
 @metric(
     summary="norm of the mean over the mean norm: how far the whole space has drifted",
-    paper="too much in common, table 1",
-    equation="||mean(x)|| / mean(||x||)",
+    needs=("moments", "directions"),
     range=(0.0, 1.0),
     better="lower",
     invariant=("rotation", "scale"),
-    needs=("moments", "directions"),
+    equation="||mean(x)|| / mean(||x||)",
+    paper="too much in common, table 1",
 )
 def mean_norm_ratio(statistics: Statistics) -> float:
     r"""Norm of the mean row over the mean norm, in [0, 1]; zero where there is no drift.
@@ -76,12 +75,11 @@ def mean_norm_ratio(statistics: Statistics) -> float:
 
 @metric(
     summary="norms of rows: quantiles, shown as least / median / largest",
-    paper="too much in common, appendix C",
-    equation="quantiles of ||x||",
-    range=(0.0, np.inf),
-    better="neither",
-    invariant=("rotation",),
     needs=("directions", "sample"),
+    range=(0.0, np.inf),
+    invariant=("rotation",),
+    equation="quantiles of ||x||",
+    paper="too much in common, appendix C",
     note="quantiles are of a seeded sample of 5,000 rows where there are more",
 )
 def norms(statistics: Statistics) -> dict[str, float]:

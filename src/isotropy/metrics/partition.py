@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from scipy.special import logsumexp
 
-from isotropy.errors import IsotropyWarning
+from isotropy.errors import warn
 from isotropy.linalg import Floats
 from isotropy.metrics.base import METRICS, Partition, Statistics, metric, undefined
 
 Signs = Literal["both", "given"]
 
 UNSURE = 1e-2  # rounding of log F past which F is not known
+TOO_LARGE = "the products u.w are too large for float64"
 LARGE = "rows are so long that rounding moves log F by up to {:.1g}"
 
 
@@ -28,40 +28,6 @@ def dispersion(logs: Floats) -> float:
     """Standard deviation of F over its mean."""
     scaled = np.exp(logs - logs.max())
     return float(np.std(scaled) / np.exp(logsumexp(logs - logs.max()) - np.log(logs.size)))
-
-
-def log_value(logs: Floats) -> float:
-    """log I(W), or NaN with a warning where the products u.w are too large for float64."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = log_isotropy(logs)
-    if np.isfinite(found):
-        return found
-    return undefined("log_partition_isotropy", "the products u.w are too large for float64")
-
-
-def value(logs: Floats, rounding: float) -> float:
-    """I(W), or NaN with a warning where rounding of the products u.w decides it."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        log = log_isotropy(logs)
-    if np.isnan(log):
-        return undefined("partition_isotropy", "the products u.w are too large for float64")
-    if rounding > UNSURE and log + 2 * rounding > np.log(np.finfo(float).tiny):
-        return undefined("partition_isotropy", LARGE.format(rounding))
-    return float(np.exp(log))
-
-
-def spread(logs: Floats, rounding: float) -> float:
-    """I2(W), or NaN with a warning where rounding of the products u.w decides it."""
-    if not np.isfinite(logs).all():
-        return undefined("partition_dispersion", "the products u.w are too large for float64")
-    with np.errstate(over="ignore"):
-        found = dispersion(logs)
-        if rounding > UNSURE:
-            below = np.where(logs < logs.max(), logs - 2 * rounding, logs)
-            above = np.minimum(logs + 2 * rounding, logs.max())
-            if abs(dispersion(above) - dispersion(below)) > UNSURE * found:
-                return undefined("partition_dispersion", LARGE.format(rounding))
-    return found
 
 
 def along(statistics: Statistics, signs: Signs) -> tuple[Floats, float]:
@@ -93,25 +59,23 @@ def warn_of_basis(statistics: Statistics, name: str) -> None:
         return
     low, high = np.log10(np.maximum(found, np.finfo(float).tiny))
     own = log_isotropy(partition.logs) / np.log(10)
-    warnings.warn(
+    warn(
         f"{name}: eigenvalues of X'X repeat, so I(W) depends on the basis: log10 I is {own:.3g} "
         f"in the one found, {low:.3g} to {high:.3g} over {len(partition.rotated)} seeded others. "
-        "Compare such spaces by isoscore.",
-        IsotropyWarning,
-        stacklevel=4,
+        "Compare such spaces by isoscore."
     )
 
 
 @metric(
     summary="least over largest partition function along the eigenvectors of X'X, both signs",
-    paper="Mu and Viswanath 2018; Wang et al. 2020 (I1)",
-    equation="I(W) = min_u F(u) / max_u F(u), F(u) = sum_w exp(u.w)",
-    range=(0.0, 1.0),
-    better="higher",
-    invariant=("rotation",),
     needs=("moments", "partition"),
     center=True,
     remark=warn_of_basis,
+    range=(0.0, 1.0),
+    better="higher",
+    invariant=("rotation",),
+    equation="I(W) = min_u F(u) / max_u F(u), F(u) = sum_w exp(u.w)",
+    paper="Mu and Viswanath 2018; Wang et al. 2020 (I1)",
     note="unique only where the eigenvalues of X'X differ; grows fast with the norms",
 )
 def partition_isotropy(statistics: Statistics, log: bool = False, signs: Signs = "both") -> float:
@@ -129,17 +93,11 @@ def partition_isotropy(statistics: Statistics, log: bool = False, signs: Signs =
 
     Notes
     -----
-    Eq. 2 of [1]_, eq. 8 of [2]_. Differs from them: F(u) is not F(-u) and the sign of an
-    eigenvector is arbitrary, so the papers' value changes with the LAPACK build by orders of
-    magnitude; ours takes both signs. Where eigenvalues repeat, as in a whitened space, the
-    eigenvectors are not unique either: an `IsotropyWarning` gives the range over 8 seeded bases.
-
-    References
-    ----------
-    .. [1] Rajaee and Pilehvar, A cluster-based approach for improving isotropy in contextual
-       embedding space, 2021.
-    .. [2] Bis, Podkorytov and Liu, Too much in common: shifting of embeddings in transformer
-       language models and its implications, 2021.
+    Eq. 2 of Rajaee and Pilehvar 2021, eq. 8 of Bis, Podkorytov and Liu 2021. Differs from them:
+    F(u) is not F(-u) and the sign of an eigenvector is arbitrary, so the papers' value changes
+    with the LAPACK build by orders of magnitude; ours takes both signs. Where eigenvalues repeat,
+    as in a whitened space, the eigenvectors are not unique either: an `IsotropyWarning` gives the
+    range over 8 seeded bases.
 
     Examples
     --------
@@ -151,7 +109,15 @@ def partition_isotropy(statistics: Statistics, log: bool = False, signs: Signs =
     -11.97
     """
     logs, rounding = along(statistics, signs)
-    return log_value(logs) if log else value(logs, rounding)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = log_isotropy(logs)
+    if np.isnan(found) or (log and np.isinf(found)):
+        return undefined(f"{'log_' if log else ''}partition_isotropy", TOO_LARGE)
+    if log:
+        return found
+    if rounding > UNSURE and found + 2 * rounding > np.log(np.finfo(float).tiny):
+        return undefined("partition_isotropy", LARGE.format(rounding))
+    return float(np.exp(found))
 
 
 METRICS["log_partition_isotropy"] = replace(
@@ -166,14 +132,14 @@ METRICS["log_partition_isotropy"] = replace(
 
 @metric(
     summary="standard deviation of the partition function over its mean, along the same directions",
-    paper="Wang et al. 2020 (I2)",
-    equation="I2(W) = std_u F(u) / mean_u F(u)",
-    range=(0.0, np.inf),
-    better="lower",
-    invariant=("rotation",),
     needs=("moments", "partition"),
     center=True,
     remark=warn_of_basis,
+    range=(0.0, np.inf),
+    better="lower",
+    invariant=("rotation",),
+    equation="I2(W) = std_u F(u) / mean_u F(u)",
+    paper="Wang et al. 2020 (I2)",
 )
 def partition_dispersion(statistics: Statistics, signs: Signs = "both") -> float:
     r"""Partition dispersion I2(W), at least 0; zero is isotropic.
@@ -197,4 +163,14 @@ def partition_dispersion(statistics: Statistics, signs: Signs = "both") -> float
     >>> round(partition_dispersion(X), 2)
     0.1
     """
-    return spread(*along(statistics, signs))
+    logs, rounding = along(statistics, signs)
+    if not np.isfinite(logs).all():
+        return undefined("partition_dispersion", TOO_LARGE)
+    with np.errstate(over="ignore"):
+        found = dispersion(logs)
+        if rounding > UNSURE:
+            below = np.where(logs < logs.max(), logs - 2 * rounding, logs)
+            above = np.minimum(logs + 2 * rounding, logs.max())
+            if abs(dispersion(above) - dispersion(below)) > UNSURE * found:
+                return undefined("partition_dispersion", LARGE.format(rounding))
+    return found

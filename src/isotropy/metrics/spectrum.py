@@ -27,13 +27,13 @@ def roots(statistics: Statistics) -> Floats:
 
 @metric(
     summary="share of the variance that the first 1, 2, 3 principal components explain",
-    paper="isotropy layer paper, eq. 1",
-    equation="EV_k = sum_{i<=k} lambda_i / sum_i lambda_i, lambda of the covariance",
+    needs=("moments",),
+    evaluate=lambda statistics: explained(statistics, 3),
     range=(0.0, 1.0),
     better="lower",
     invariant=("rotation", "scale", "translation"),
-    needs=("moments",),
-    evaluate=lambda statistics: explained(statistics, 3),
+    equation="EV_k = sum_{i<=k} lambda_i / sum_i lambda_i, lambda of the covariance",
+    paper="isotropy layer paper, eq. 1",
 )
 def explained_variance(statistics: Statistics, k: int = 1) -> float:
     r"""Share of the variance, in [k/d, 1], that the first k principal components explain.
@@ -59,12 +59,12 @@ def explained_variance(statistics: Statistics, k: int = 1) -> float:
 
 @metric(
     summary="number of directions that the variance is effectively spread over",
-    paper="participation ratio, e.g. Rudman et al. 2022",
-    equation="p = tr(C)^2 / ||C||_F^2",
+    needs=("moments",),
     range=(1.0, np.inf),
     better="higher",
     invariant=("rotation", "scale", "translation"),
-    needs=("moments",),
+    equation="p = tr(C)^2 / ||C||_F^2",
+    paper="participation ratio, e.g. Rudman et al. 2022",
 )
 def participation_ratio(statistics: Statistics) -> float:
     r"""Participation ratio tr(C)^2 / ||C||_F^2 of the covariance, in [1, d].
@@ -81,13 +81,12 @@ def participation_ratio(statistics: Statistics) -> float:
 
 @metric(
     summary="singular values of X in descending order",
-    paper="too much in common, figure 1",
-    equation="square roots of the eigenvalues of X'X",
-    range=(0.0, np.inf),
-    better="neither",
-    invariant=("rotation",),
     needs=("moments", "spectrum"),
     center=True,
+    range=(0.0, np.inf),
+    invariant=("rotation",),
+    equation="square roots of the eigenvalues of X'X",
+    paper="too much in common, figure 1",
 )
 def singular_values(statistics: Statistics) -> Floats:
     r"""Singular values of X, or of the centred X, in descending order, min(n, d) of them.
@@ -114,13 +113,13 @@ def singular_values(statistics: Statistics) -> Floats:
 
 @metric(
     summary="exponential of the entropy of the normalised singular values of X",
-    paper="Roy and Vetterli 2007",
-    equation="exp(-sum p log p), p = sigma / sum sigma",
+    needs=("moments", "spectrum"),
+    center=True,
     range=(1.0, np.inf),
     better="higher",
     invariant=("rotation", "scale"),
-    needs=("moments", "spectrum"),
-    center=True,
+    equation="exp(-sum p log p), p = sigma / sum sigma",
+    paper="Roy and Vetterli 2007",
 )
 def effective_rank(statistics: Statistics) -> float:
     r"""Effective rank of X, or of the centred X, in [1, min(n, d)]; NaN where X is zero.

@@ -10,8 +10,8 @@ from isotropy import checks, linalg
 from isotropy.engines import over_threads
 from isotropy.linalg import Floats
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, metric
+from isotropy.metrics.cosine import ALL_WEIGHT
 
-ALL_WEIGHT = 1e-12  # share of the pairs' weight in that of all, below which it is rounding
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 256
 
@@ -55,13 +55,13 @@ def sampled(statistics: Statistics) -> float:
 
 @metric(
     summary="log mean Gaussian potential between directions of rows",
-    paper="Wang and Isola 2020",
-    equation="log mean over pairs of exp(-2 ||u - v||^2), u and v unit rows",
+    needs=("sample",),
+    evaluate=sampled,
     range=(-8.0, 0.0),
     better="lower",
     invariant=("rotation", "scale"),
-    needs=("sample",),
-    evaluate=sampled,
+    equation="log mean over pairs of exp(-2 ||u - v||^2), u and v unit rows",
+    paper="Wang and Isola 2020",
     note="of a seeded sample of 2,000 rows where there are more than 5,000",
 )
 def uniformity(
@@ -73,13 +73,9 @@ def uniformity(
 
     Parameters
     ----------
-    X : array, tensor or source of shape (n_samples, n_features)
     exact : bool
         Compare all pairs, in blocks, however many. Otherwise all pairs are compared up to 5,000
         rows and a seeded sample of 2,000 rows beyond that.
-    sample_weight : array of shape (n_samples,), optional
-    random_state : int
-        Seed of the sample.
 
     Notes
     -----
@@ -94,11 +90,4 @@ def uniformity(
     """
     if checks.flag(exact, "exact"):
         return log_mean_potential(*all_rows(X, sample_weight))
-    return sampled(
-        gather(
-            X,
-            {"sample"},
-            sample_weight=sample_weight,
-            random_state=random_state,
-        )
-    )
+    return sampled(gather(X, {"sample"}, sample_weight=sample_weight, random_state=random_state))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import InputError, IsotropyWarning, public
+from isotropy.errors import InputError, public, warn
 from isotropy.models.cache import Cache, digest
 from isotropy.models.keyed import KeyedVectors
 from isotropy.models.loading import is_model, pools_itself, static_folder
@@ -117,11 +116,9 @@ class TextSource(Source):
 
     def _say_cut(self, block: int, n_cut: int) -> None:
         if n_cut and not self.n_truncated:
-            warnings.warn(
+            warn(
                 f"Encoder: texts of more than {self.encoder.max_length} tokens are truncated; the "
-                "source's n_truncated counts them.",
-                IsotropyWarning,
-                stacklevel=5,
+                "source's n_truncated counts them."
             )
         self._cut[block] = n_cut
 
@@ -393,7 +390,7 @@ class Encoder:
                 n_cut += n
         if n_cut:
             remark = cut_off(n_cut, opened.n_texts, self.max_length)
-            warnings.warn(f"Encoder: {remark}.", IsotropyWarning, stacklevel=6)
+            warn(f"Encoder: {remark}.")
         return [stack.tokens() for stack in stacks]
 
     def _run(self, texts: Sequence[str]) -> Iterator[list[States]]:

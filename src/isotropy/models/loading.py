@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 from isotropy.errors import (
     InputError,
     IsotropyError,
-    IsotropyWarning,
     MissingExtraError,
     brief,
     one_line,
     reason,
+    warn,
 )
 
 STATIC_TABLE = "model.safetensors"
@@ -113,11 +112,9 @@ def pools_itself(name_or_path: Any) -> bool:
 
 
 def _say_not_asked(name: str, error: Exception) -> None:
-    warnings.warn(
+    warn(
         f"Encoder: could not look up whether {name!r} has its own pooling ({first_line(error)}); "
-        "the mean is used. Set pool to be sure.",
-        IsotropyWarning,
-        stacklevel=4,
+        "the mean is used. Set pool to be sure."
     )
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError, IsotropyWarning, MissingExtraError
+from isotropy.errors import InputError, MissingExtraError, warn
 from isotropy.models.loading import (
     extra,
     file_of,
@@ -285,11 +284,9 @@ class Model:
         needless = ("pooler.", "decoder.")  # for hidden states of encoders
         missing = sorted(key for key in self._made_up if not key.startswith(needless))
         if missing:
-            warnings.warn(
+            warn(
                 f"Encoder: {len(missing)} weights of {self.name!r} are in none of its files, "
-                f"and random, such as {missing[0]}.",
-                IsotropyWarning,
-                stacklevel=5,
+                f"and random, such as {missing[0]}."
             )
 
     def fingerprint(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from isotropy import linalg
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, warn
 from isotropy.models.loading import STATIC_TABLE, extra, file_of, loading, read_json, static_folder
 from isotropy.models.models import NO_LIMIT, Encoding, Float32Array, default_prompt
 from isotropy.sources import FOLDERS, FolderFormat, open_source
@@ -165,11 +164,9 @@ class StaticModel:
     def _say_empty(self, text: str) -> None:
         if not self._said_empty:
             self._said_empty = True
-            warnings.warn(
+            warn(
                 f"Encoder: texts without a token that the model knows get a vector of zeros, "
-                f"such as {text[:40]!r}.",
-                IsotropyWarning,
-                stacklevel=7,
+                f"such as {text[:40]!r}."
             )
 
     def hidden(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import os
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,20 +18,41 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from isotropy import checks, linalg, stored
 from isotropy.checks import Array
-from isotropy.engines import Checkpoint, Engine, Reduced, map_rows, open_checkpoint, reduce, using
+from isotropy.engines import (
+    Checkpoint,
+    Engine,
+    Reduced,
+    map_rows,
+    open_checkpoint,
+    over_threads,
+    reduce,
+    using,
+)
 from isotropy.errors import InputError, NotAffineError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
-from isotropy.repairs.blockwise import as_given, blockwise, open_target
 from isotropy.repairs.shift import Shift, shift
-from isotropy.sources import ArraySource, Source, as_source, guard
+from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, guard, open_sink
 from isotropy.stats import Moments, Statistic
 from isotropy.stored import Field
 from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
 SIZED = ("mean_", "scale_", "means_", "cluster_centers_")  # fitted arrays in units of the rows
+NORMALIZE = "normalize : bool\n    Scale the repaired rows to length one; zero rows stay zero."
 WIDE = 1e15  # if one of them is above this or below 1/this, float32 rows are repaired in float64
+
+
+def with_parameters(text: str, first: str = "", last: str = "") -> str:
+    """The docstring with these parameters before and behind its own."""
+    heading = "Parameters\n----------\n"
+    before, found, after = inspect.cleandoc(text).partition(heading)
+    own, blank, rest = after.partition("\n\n")
+    if not found:
+        section = re.search(r"\n\n(?=[A-Z]\w+\n-{4,}\n)", before)
+        end = section.start() if section else len(before)
+        before, blank, rest = f"{before[:end]}\n\n", "", before[end:]
+    return before + heading + "\n".join(part for part in (first, own, last) if part) + blank + rest
 
 
 @public
@@ -36,8 +61,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     A subclass defines `fit_source(source, checkpoint)` and `apply(rows, out)`. It lists its fitted
     arrays in `learned`, with the shape and bounds that are checked on loading, and is registered
-    under its `name`. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" or
-    "sentence" if the file that it was loaded from says which rows it is for, otherwise "".
+    under its `name`. Every repair has the parameter `normalize`, which its docstring need not
+    mention. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" (for rows of
+    tokens, before pooling) or "sentence" if its file says which rows it is for, otherwise "".
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`
     instead: they need an extra and time, so they are tried only on request.
@@ -59,6 +85,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if cls.name:
             found = Repair.trained_by_name if cls.trained else Repair.by_name
             found[cls.name] = cls
+        own = vars(cls).get("__doc__")
+        if cls.name and own and "normalize :" not in own:
+            cls.__doc__ = with_parameters(own, last=NORMALIZE)
 
     def fit(
         self,
@@ -79,8 +108,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs: threads of this process (the default), a torch device, a cluster.
         checkpoint : path, optional
-            Folder for the states of finished chunks, so that an interrupted fit resumes where it
-            stopped, with the same result.
+            Folder for finished chunks: an interrupted fit resumes where it stopped.
 
         Returns
         -------
@@ -110,7 +138,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) to stream the repaired rows to, in order
             and with any other columns; without a suffix, a folder of Parquet parts. It gets its
-            name only when it is complete, and must not be a file that is read.
+            name only when it is complete.
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs; only with `out`.
         overwrite : bool
@@ -145,16 +173,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from the rows that the repair was fitted on.
 
-        Parameters
-        ----------
-        X : array, tensor, path or source of shape (n_samples, n_features)
-            Read once.
-        engine : {"local", "torch", "dask"} or Engine, optional
-            Where the work runs.
-
-        Returns
-        -------
-        Shift
+        X is read once; see `fit` for the parameters.
         """
         check_is_fitted(self)
         if self.moments_ is None:
@@ -201,8 +220,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         note : str
             Free text for the header, such as the model and the corpus; at most 10,000 characters.
         level : {"token", "sentence"}, optional
-            What the repair is for: token rows before pooling, or rows of whole texts. It becomes
-            the `level_` of the loaded repair; by default it is the `level_` of this one.
+            The `level_` of the loaded repair [that of this one].
         overwrite : bool
             Replace an existing file.
         """
@@ -210,11 +228,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         level = level or self.level_
         if level:
             checks.choice(level, "level", LEVELS)
-        files.write(path, self._header(note, level), self._tensors(), overwrite=overwrite)
-
-    def _header(self, note: str, level: str) -> dict[str, Any]:
         names = getattr(self, "feature_names_in_", None)
-        return {
+        header = {
             "method": self.name,
             "params": self.get_params(),
             "n_features": self.n_features_in_,
@@ -223,22 +238,17 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             "note": note,
             "level": level,
         }
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
         tensors = {name: np.asarray(getattr(self, name)) for name in self.learned}
         for kind in self._statistics():
             statistic = getattr(self, f"{kind}_")
             if statistic is not None:
                 tensors |= {f"{kind}.{name}": part for name, part in statistic.state().items()}
-        return tensors
+        files.write(path, header, tensors, overwrite=overwrite)
 
     @classmethod
     def _from_file(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
         """The repair in a file; raises an InputError that says what is wrong with it."""
-        files.check_header(header)
-        unknown = header["params"].keys() - cls._get_param_names()
-        if unknown:
-            raise InputError(f"{cls.__name__} has no parameter {one_line(repr(min(unknown)), 60)}")
+        files.check_header(header, cls.__name__, cls._get_param_names())
         self = cls(**header["params"])
         self.n_features_in_ = header["n_features"]
         self._check_params()
@@ -332,7 +342,6 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             out[:] = linalg.unit_rows(out)
 
     def _mapped(self, function: Any, rows: Array, n_out: int, first_row: int | None = 0) -> Array:
-        """The rows that function(rows, out) writes."""
         sizes = [np.abs(getattr(self, name)).max() for name in SIZED if name in self.learned]
         in_float64 = any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
         return blockwise(function, rows, n_out, first_row, in_float64)
@@ -371,7 +380,8 @@ class SummedRepair(Repair):
     """A repair solved from one mergeable statistic, which it keeps.
 
     It can therefore be fitted part by part (`partial_fit`), and repairs fitted on different parts
-    can be merged. A subclass sets `statistic` and defines `solve(statistic)`.
+    can be merged. A subclass sets `statistic` and defines `solve(statistic)`. `statistic_` is what
+    it was fitted on.
     """
 
     statistic: ClassVar[type[Statistic]]
@@ -382,14 +392,11 @@ class SummedRepair(Repair):
         first = not hasattr(self, "statistic_")
         source = self._source(X, sample_weight, reset=first)
         self._check_params()
-        found = self._gathered(source)
-        statistic, moments = found.states[0], found.states[-1]
-        self.n_samples_seen_ = found.n_samples + (0 if first else self.n_samples_seen_)
         if first:
-            self.statistic_, self.moments_ = statistic, moments
+            self.n_samples_seen_ = self.fit_source(source, None)
         else:
-            self._add(statistic, moments)
-        self.solve(self.statistic_)
+            found = self._gathered(source)
+            self._add(found.states[0], found.states[-1], found.n_samples)
         self._check_learned()
         return self
 
@@ -410,15 +417,12 @@ class SummedRepair(Repair):
 
     def merge(self, other: Self) -> Self:
         """Add the rows that `other` was fitted on; the result equals one fit to all rows."""
-        name = type(self).__name__
         check_is_fitted(self)
         if isinstance(other, Repair):
             check_is_fitted(other)
         if type(other) is not type(self) or other.get_params() != self.get_params():
-            raise InputError(f"other must be a {name} with the same parameters.")
-        self._add(other.statistic_, other.moments_)
-        self.n_samples_seen_ += other.n_samples_seen_
-        self.solve(self.statistic_)
+            raise InputError(f"other must be a {type(self).__name__} with the same parameters.")
+        self._add(other.statistic_, other.moments_, other.n_samples_seen_)
         return self
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
@@ -432,13 +436,15 @@ class SummedRepair(Repair):
         kinds: dict[Any, None] = dict.fromkeys([self.statistic, Moments])
         return reduce(source, [kind() for kind in kinds], checkpoint)
 
-    def _add(self, statistic: Statistic, moments: Moments | None) -> None:
-        """Merge a statistic and moments of other rows."""
+    def _add(self, statistic: Statistic, moments: Moments | None, n_samples: int) -> None:
+        """Learn from other rows too, of which these are the statistic and the moments."""
         self.statistic_.merge(statistic)
         if self.moments_ is None or moments is None:
             self.moments_ = None
         elif self.moments_ is not self.statistic_:
             self.moments_.merge(moments)
+        self.n_samples_seen_ += n_samples
+        self.solve(self.statistic_)
 
     @abstractmethod
     def solve(self, statistic: Any) -> None:
@@ -477,9 +483,8 @@ def load(path: Any) -> Repair:
     Raises
     ------
     RepairFileError
-        If the file is missing, damaged, of another kind or of a newer format, or if it holds no
-        valid repair: arrays of the wrong shape or dtype or that are not finite, or parameters
-        that break their rules.
+        If the file is missing, damaged, of another kind or of a newer format, or if its arrays or
+        parameters are not those of a repair.
     """
     return load_with_header(path)[0]
 
@@ -490,3 +495,65 @@ def load_with_header(path: Any) -> tuple[Repair, dict[str, Any]]:
     header, tensors = files.read(path, known)
     with files.validated(path):
         return known[header["method"]]._from_file(header, tensors), header
+
+
+def blockwise(
+    function: Callable[[Array, Array], None],
+    rows: Array,
+    n_out: int,
+    first_row: int | None = 0,
+    in_float64: bool = False,
+) -> Array:
+    """The rows of width n_out that function(rows, out) writes, in the dtype of rows.
+
+    Blocks of many rows are spread over threads. Values that don't fit the dtype are refused.
+    """
+    kind = str(rows.dtype).removeprefix("torch.")
+    given = linalg.double(rows) if in_float64 else rows
+    bounds = [start for start, _, _ in linalg.blocks(given)] + [given.shape[0]]
+    out = linalg.empty((given.shape[0], n_out), given)
+
+    def fill(i: int) -> None:
+        part = slice(bounds[i], bounds[i + 1])
+        with np.errstate(all="ignore"):  # checked below
+            function(given[part], out[part])
+        number = None if first_row is None else first_row + bounds[i]
+        checks.fits(out[part], None, kind, number)
+
+    over_threads(fill, range(len(bounds) - 1))
+    if not in_float64:
+        return out
+    with np.errstate(over="ignore"):
+        narrow = linalg.like(out, rows)
+    checks.fits(narrow, out, kind, first_row)
+    return narrow
+
+
+def as_given(rows: Array, X: Any) -> Array:
+    """rows as an array or tensor like X, in its dtype if that is floating."""
+    if not checks.is_tensor(X):
+        dtype = np.asarray(X).dtype
+        if dtype.kind != "f" or dtype == rows.dtype:
+            return rows
+        with np.errstate(over="ignore"):
+            cast = rows.astype(dtype)
+    else:
+        import torch
+
+        rows = rows if checks.is_tensor(rows) else torch.from_numpy(rows)
+        if not X.dtype.is_floating_point or X.dtype == rows.dtype:
+            return rows
+        cast = rows.to(X.dtype)
+    checks.fits(cast, rows, str(cast.dtype).removeprefix("torch."))
+    return cast
+
+
+def open_target(out: Any, n_features: int, like: Source, **options: Any) -> Sink | PartsSink:
+    """The sink for rows: a file, or, for a name without a suffix, a folder of Parquet parts."""
+    if os.fspath(out) == "-":
+        raise InputError(
+            f"{options.get('name', 'out')} must be a file or a folder, got '-'. Name a file: rows "
+            "cannot go to standard output."
+        )
+    kind = open_sink if os.path.splitext(out)[1] else PartsSink
+    return kind(out, n_features, like=like, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -25,12 +26,12 @@ FEWEST = 10  # false matches that a threshold must be based on
 
 
 @public
+@dataclass(eq=False, repr=False)
 class ScoreCalibrator:
     """Turns cosines into percentiles and p-values, and false-match rates into thresholds.
 
-    It learns the cosines of random pairs of unrelated rows, which differ between spaces, and
-    before and after a repair: a cosine of 0.8 may be typical of any two sentences, or only of
-    paraphrases.
+    It learns the cosines of random pairs of unrelated rows, which differ between spaces: a cosine
+    of 0.8 may be typical of any two sentences, or only of paraphrases.
 
     Parameters
     ----------
@@ -51,8 +52,8 @@ class ScoreCalibrator:
 
     Notes
     -----
-    Pairs are drawn from a random sample of at most 20,000 rows, so that any number of rows can be
-    streamed in constant memory. Zero rows have no direction and are left out.
+    Pairs are drawn from a random sample of at most 20,000 rows. Zero rows have no direction and
+    are left out.
 
     Examples
     --------
@@ -60,22 +61,13 @@ class ScoreCalibrator:
     >>> X = np.random.default_rng(0).standard_normal((1000, 64)) + 1
     >>> calibrator = ScoreCalibrator(n_pairs=100_000).fit(X)
     >>> print(calibrator)
-    unrelated rows score 0.50 on average; 1 % of them above 0.68
+    unrelated pairs score 0.50 on average; 1% score above 0.68
     >>> round(calibrator.percentile(0.6), 1)
     88.4
     """
 
-    scores_: NDArray[np.float32]
-    mean_: float
-    std_: float
-    n_samples_seen_: int
-    n_features_in_: int
-    repair_: str | None
-    note_: str
-
-    def __init__(self, n_pairs: int = 1_000_000, random_state: int = 0) -> None:
-        self.n_pairs = n_pairs
-        self.random_state = random_state
+    n_pairs: int = 1_000_000
+    random_state: int = 0
 
     def fit(self, X: Any, groups: Any = None, *, repair: Repair | None = None) -> Self:
         """Learn the scores of unrelated rows of X.
@@ -106,7 +98,9 @@ class ScoreCalibrator:
                 raise InputError(f"repair must be a fitted repair, got {brief(repair)}.")
             rows = repair.transform(rows)
         kept = np.flatnonzero(rows.any(axis=1))
-        kinds = np.stack([kinds[kept], _alike(rows[kept])])
+        plain = np.ascontiguousarray(rows[kept] + 0)  # -0 becomes 0
+        alike = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
+        kinds = np.stack([kinds[kept], _numbered(alike)])
         pairs = _pairs(kinds, n_pairs, np.random.default_rng(seed))
         self._learn(_cosines(linalg.unit_rows(rows[kept]), pairs))
         self.n_samples_seen_, self.n_features_in_ = found.n_samples, source.n_features
@@ -115,7 +109,6 @@ class ScoreCalibrator:
 
     @property
     def n_pairs_(self) -> int:
-        """Number of pairs that were scored."""
         self._expect_fitted()
         return len(self.scores_)
 
@@ -149,13 +142,7 @@ class ScoreCalibrator:
     def p_value(self, scores: Any) -> Any:
         """Probability that unrelated rows score as high: (1 + pairs that do)/(1 + pairs).
 
-        Parameters
-        ----------
-        scores : float or array
-
-        Returns
-        -------
-        float or array of the shape of scores
+        Takes a score or an array of them, and returns as many.
         """
         below, _ = self._n_lower(scores)
         return (1 + self.n_pairs_ - below) / (1 + self.n_pairs_)
@@ -170,16 +157,7 @@ class ScoreCalibrator:
 
     @public("save")
     def save(self, path: Any, note: str = "", *, overwrite: bool = False) -> None:
-        """Write the fitted calibrator to one safetensors file, completely or not at all.
-
-        Parameters
-        ----------
-        path : path-like
-        note : str
-            Free text for the header, such as the model and the corpus.
-        overwrite : bool
-            Replace an existing file.
-        """
+        """Write the fitted calibrator to one safetensors file; see `Repair.save`."""
         self._expect_fitted()
         header = {
             "method": NAME,
@@ -194,17 +172,11 @@ class ScoreCalibrator:
     @classmethod
     @public("load")
     def load(cls, path: Any) -> Self:
-        """Load a calibrator that `save` wrote. Nothing in the file is executed.
-
-        Raises
-        ------
-        RepairFileError
-            If the file is missing, damaged, of another kind or of a newer format.
-        """
+        """Load a calibrator that `save` wrote; raises what `isotropy.load` does."""
         header, tensors = files.read(path, (NAME,), kind=KIND)
         with files.validated(path, KIND):
-            files.check_header(header)
-            self = cls(**_params(header["params"]))
+            files.check_header(header, NAME, ("n_pairs", "random_state"))
+            self = cls(**header["params"])
             stored.check(tensors, LEARNED)
             self._check_params()
             scores = tensors["scores_"]
@@ -250,10 +222,10 @@ class ScoreCalibrator:
     def __str__(self) -> str:
         if not hasattr(self, "scores_"):
             return repr(self)
-        words = f"unrelated rows score {self.mean_:.2f} on average"
+        words = f"unrelated pairs score {self.mean_:.2f} on average"
         rate = max(0.01, FEWEST / self.n_pairs_)
         if rate < 0.5:
-            words += f"; {100 * rate:.2g} % of them above {self.threshold(rate):.2f}"
+            words += f"; {100 * rate:.2g}% score above {self.threshold(rate):.2f}"
         return words + (f" (after {one_line(self.repair_, 60)})" if self.repair_ else "")
 
     def __repr__(self) -> str:
@@ -261,15 +233,7 @@ class ScoreCalibrator:
         return f"<{made}: {self}>" if hasattr(self, "scores_") else made
 
 
-def _params(given: dict[str, Any]) -> dict[str, Any]:
-    unknown = given.keys() - {"n_pairs", "random_state"}
-    if unknown:
-        raise InputError(f"{NAME} has no parameter {one_line(repr(min(unknown)), 60)}")
-    return given
-
-
 def _labels(groups: Any, n_samples: int) -> NDArray[np.int64] | None:
-    """The group of each row as a number."""
     if groups is None:
         return None
     given = np.asarray(linalg.to_numpy(groups))
@@ -277,16 +241,12 @@ def _labels(groups: Any, n_samples: int) -> NDArray[np.int64] | None:
         raise InputError(
             f"groups must have one entry for each of the {n_samples} rows, got shape {given.shape}."
         )
-    _, numbers = np.unique(given, return_inverse=True)
-    return numbers.astype(np.int64)
+    return _numbered(given)
 
 
-def _alike(rows: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for each row, the same for equal rows."""
-    rows = np.ascontiguousarray(rows + 0)  # -0 becomes 0
-    as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
-    _, numbers = np.unique(as_bytes, return_inverse=True)
-    return numbers.astype(np.int64)
+def _numbered(values: NDArray[Any]) -> NDArray[np.int64]:
+    """A number for each value, the same for equal ones."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _pairs(

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,7 @@ def write(
     overwrite: bool = False,
 ) -> None:
     """Write header and tensors, completely or not at all."""
-    try:
-        check_note(header["note"])
-    except InputError as error:
-        raise InputError(f"{error}.") from error
+    check_note(header["note"], end=".")
     check_target({"path": path}, overwrite=overwrite)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     complete = header | {
@@ -99,10 +96,13 @@ def read(
             expect(header.get(key), type_, key, words)
     except InputError as error:
         raise RepairFileError(f"{name} has a damaged header: {error}. Save it again.") from None
+    versions = header.get("versions")
+    writer = versions.get("isotropy") if isinstance(versions, dict) else None
+    writer = one_line(writer, 30) if isinstance(writer, str) else "unknown"
     if header["format"] != FORMAT or header["method"] not in methods:
         raise RepairFileError(
             f"{name} holds {one_line(repr(header['method']), 60)} in format "
-            f"{one_line(header['format'], 20)}, written by isotropy {_writer(header)}; this is "
+            f"{one_line(header['format'], 20)}, written by isotropy {writer}; this is "
             f"isotropy {__version__}, which reads format {FORMAT}. Upgrade isotropy."
         )
     if header.pop("checksum", None) != checksum(header, tensors):
@@ -121,12 +121,12 @@ def validated(path: Any, kind: str = "repair") -> Iterator[None]:
         ) from None
 
 
-def check_header(header: dict[str, Any]) -> None:
-    """Raise unless the header has the entries of every file, of the right types."""
+def check_header(header: dict[str, Any], owner: str, known: Iterable[str]) -> None:
+    """Raise unless the header has the entries of every file, and the owner's known parameters."""
     for name in ("params", "n_features", "n_samples", "note"):
         if name not in header:
             raise InputError(f"{name} is missing in the header")
-    expect(header["params"], dict, "params", "an object")
+    unknown = expect(header["params"], dict, "params", "an object").keys() - known
     for name in ("n_features", "n_samples"):
         expect(header[name], int, name, "an integer")
         if header[name] < 1:
@@ -146,26 +146,23 @@ def check_header(header: dict[str, Any]) -> None:
     versions = expect(header.setdefault("versions", {}), dict, "versions", "an object")
     for name, version in versions.items():
         expect(version, str, f"the version of {one_line(name, 30)}", "text")
+    if unknown:
+        raise InputError(f"{owner} has no parameter {one_line(repr(min(unknown)), 60)}")
 
 
-def check_note(note: Any) -> None:
+def check_note(note: Any, end: str = "") -> None:
     """Raise unless the note is text of at most 10,000 characters."""
-    expect(note, str, "note", "text")
-    if len(note) > LONGEST_NOTE:
-        raise InputError(f"note must have at most {LONGEST_NOTE:,} characters, got {len(note):,}")
+    n_characters = len(expect(note, str, "note", "text", end))
+    if n_characters > LONGEST_NOTE:
+        most = f"{LONGEST_NOTE:,} characters"
+        raise InputError(f"note must have at most {most}, got {n_characters:,}{end}")
 
 
-def expect(value: Any, type_: type, name: str, words: str) -> Any:
+def expect(value: Any, type_: type, name: str, words: str, end: str = "") -> Any:
     """The value, which must have exactly this type: true is not an integer."""
     if type(value) is not type_:
-        raise InputError(f"{name} must be {words}, got {one_line(repr(value), 60)}")
+        raise InputError(f"{name} must be {words}, got {one_line(repr(value), 60)}{end}")
     return value
-
-
-def _writer(header: dict[str, Any]) -> str:
-    versions = header.get("versions")
-    found = versions.get("isotropy") if isinstance(versions, dict) else None
-    return one_line(found, 30) if isinstance(found, str) else "unknown"
 
 
 def _number(value: Any) -> Any:

@@ -32,30 +32,26 @@ class Shift:
         Distance between the means, in root mean square deviations sqrt(tr C) of the fitted rows.
     frechet : float
         |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), divided by tr C1: the squared
-        Frechet distance between normal distributions with these means and covariances. Zero if
-        both are equal.
+        Frechet distance between normal distributions with these means and covariances.
     outside : float
-        Share of the rows that lie farther from the fitted mean than 99 % of the fitted rows.
+        Share of the rows that lie farther from the fitted mean than 99 % of the fitted rows,
+        whose squared distances are assumed to be log-normal.
     n_samples : int
-        Number of new rows.
     chance : float
         `frechet` between samples of these sizes from one distribution seldom exceeds this.
 
     Notes
     -----
-    The radius that holds 99 % of the fitted rows is estimated from their moments: squared
-    distances from the mean are assumed to be log-normal.
-
-    The Frechet distance between two samples of one distribution falls as 1/n1 + 1/n2. `chance` is
-    2 + 3/p times its expectation, where p is the participation ratio of the fitted spectrum: with
-    fewer directions it fluctuates more. The expectation is the larger of two estimates. The first
-    is for normal rows, expanded to second order,
+    `chance` is 2 + 3/p times the expected distance between two samples of one distribution, where
+    p is the participation ratio of the fitted spectrum: with fewer directions it fluctuates more.
+    The expectation is the larger of two estimates. The first is for normal rows, expanded to second
+    order, with the fitted eigenvalues l:
 
         (1/n1 + 1/n2) (1 + (sum_ij l_i l_j / (l_i + l_j) / tr C + 1/2) / 2)
 
-    with the fitted eigenvalues l. The second is the distance between two halves of the new rows,
-    scaled to n1 and n2. The halves are alternate stripes, a sixteenth of the rows each, so that
-    dependent neighbours, such as the tokens of a sentence, do not count as independent rows.
+    The second is the distance between two halves of the new rows, scaled to n1 and n2. The halves
+    are alternate stripes, a sixteenth of the rows each, so that dependent neighbours, such as the
+    tokens of a sentence, do not count as independent rows.
     """
 
     mean_shift: float
@@ -162,15 +158,11 @@ def chance(fitted: Moments, axes: Floats, new: Moments, halves: float) -> float:
     if trace <= 0:
         return 0.0
     each = 1 / fitted.count + 1 / new.count
-    expected = max(of_normal_rows(values[values > 0], each), each * halves)
-    return (2 + 3 * float(values @ values) / trace**2) * expected
-
-
-def of_normal_rows(values: Floats, each: float) -> float:
-    """Expected distance between samples of normal rows; each = 1/n1 + 1/n2."""
-    pairs = values[:, None] * values / (values[:, None] + values)
-    covariances = (float(pairs.sum()) / float(values.sum()) + 0.5) / 2
-    return each + min(each * covariances, 2.0)  # 2: no direction in common
+    held = values[values > 0]
+    pairs = held[:, None] * held / (held[:, None] + held)
+    covariances = (float(pairs.sum()) / float(held.sum()) + 0.5) / 2
+    of_normal_rows = each + min(each * covariances, 2.0)  # 2: no direction in common
+    return (2 + 3 * float(values @ values) / trace**2) * max(of_normal_rows, each * halves)
 
 
 def of_halves(one: Moments, other: Moments, basis: Floats | None) -> float:

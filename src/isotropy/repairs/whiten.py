@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ ENOUGH_ROWS = 10  # per feature, not to shrink
 
 
 @public
+@dataclass(eq=False, repr=False)
 class Whiten(Invertible, SummedRepair):
     r"""Subtract the mean and map the covariance C = U diag(l) U' towards the identity.
 
@@ -36,8 +38,6 @@ class Whiten(Invertible, SummedRepair):
     shrinkage : float or "auto"
         Share of the covariance replaced by its mean eigenvalue times the identity. "auto" is
         Ledoit and Wolf's if there are fewer than 10 rows per feature, otherwise zero.
-    normalize : bool
-        Scale the repaired rows to length one; zero rows stay zero.
 
     Attributes
     ----------
@@ -47,8 +47,6 @@ class Whiten(Invertible, SummedRepair):
     scale_ : array of shape (n_components_,)
         Factor along each axis; zero if the rows don't vary along it and nothing was shrunk.
     shrinkage_ : float
-    statistic_ : Moments
-        What it was fitted on.
 
     Notes
     -----
@@ -72,21 +70,12 @@ class Whiten(Invertible, SummedRepair):
     }
     statistic = Moments
 
-    def __init__(
-        self,
-        method: Literal["zca", "pca"] = "zca",
-        eps: float = 1e-6,
-        power: float = 1.0,
-        n_components: int | None = None,
-        shrinkage: float | Literal["auto"] = "auto",
-        normalize: bool = False,
-    ) -> None:
-        self.method = method
-        self.eps = eps
-        self.power = power
-        self.n_components = n_components
-        self.shrinkage = shrinkage
-        self.normalize = normalize
+    method: Literal["zca", "pca"] = "zca"
+    eps: float = 1e-6
+    power: float = 1.0
+    n_components: int | None = None
+    shrinkage: float | Literal["auto"] = "auto"
+    normalize: bool = False
 
     @property
     def n_components_(self) -> int:
@@ -128,7 +117,11 @@ class Whiten(Invertible, SummedRepair):
         covariance = statistic.scatter / statistic.weight * n / max(n - 1, 1.0)
         values, vectors = linalg.eigh(covariance)
         values = linalg.resolved(values, statistic.resolution)
-        self.shrinkage_ = self._shrinkage(statistic)
+        if self.shrinkage != "auto":
+            self.shrinkage_ = float(self.shrinkage)
+        else:
+            enough = statistic.count >= ENOUGH_ROWS * self.n_features_in_
+            self.shrinkage_ = 0.0 if enough else ledoit_wolf(statistic)
         spread = float(values.mean())
         values = (1 - self.shrinkage_) * values + self.shrinkage_ * spread
         varying = values > 0
@@ -141,13 +134,6 @@ class Whiten(Invertible, SummedRepair):
         signs = np.sign(vectors[largest, np.arange(len(values))])
         self.components_ = (vectors * signs).T[:kept].copy()
         self._prepare()
-
-    def _shrinkage(self, statistic: Moments) -> float:
-        if self.shrinkage != "auto":
-            return float(self.shrinkage)
-        if statistic.count >= ENOUGH_ROWS * self.n_features_in_:
-            return 0.0
-        return ledoit_wolf(statistic)
 
     def _sizes(self) -> dict[str, int]:
         kept = self.n_features_in_ if self.n_components is None else self.n_components

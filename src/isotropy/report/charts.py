@@ -15,7 +15,7 @@ from __future__ import annotations
 import html
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,8 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
     """Singular values in descending order, on logarithmic axes."""
     figure = _figure("rank", "singular value", x_log=True, y_log=True)
     for view, line in _lines(space, before):
-        values = _positive(_measured(view, "singular_values"))
-        ranks = np.arange(1, len(values) + 1)
-        figure.add_scatter(x=ranks, y=values, name=plain(view.name), mode="lines", line=line)
+        values = np.asarray(_measured(view, "singular_values"), dtype=np.float64)
+        _add_curve(figure, np.where(values > 0, values, np.nan), view.name, line)
     return figure
 
 
@@ -61,14 +60,17 @@ def explained_variance(space: Any, before: Any = None) -> go.Figure:
     for view, line in _lines(space, before):
         shares = view.geometry.drawn.explained
         if shares is None:
-            raise _not_measured("explained_variance")
-        ranks = np.arange(1, len(shares) + 1)
-        figure.add_scatter(x=ranks, y=shares, name=plain(view.name), mode="lines", line=line)
+            raise not_measured("explained_variance")
+        _add_curve(figure, shares, view.name, line)
     d = as_view(space).geometry.n_features
-    ranks = np.arange(1, d + 1)
     dotted = {"color": GREY, "dash": "dot", "width": 1.5}
-    figure.add_scatter(x=ranks, y=ranks / d, name="even use", mode="lines", line=dotted)
+    _add_curve(figure, np.arange(1, d + 1) / d, "even use", dotted)
     return figure
+
+
+def _add_curve(figure: go.Figure, values: Floats, name: str, line: dict[str, Any]) -> None:
+    ranks = np.arange(1, len(values) + 1)
+    figure.add_scatter(x=ranks, y=values, name=plain(name), mode="lines", line=line)
 
 
 @public
@@ -78,7 +80,7 @@ def partition(space: Any, before: Any = None) -> go.Figure:
     for view, line in _lines(space, before):
         logs = view.geometry.drawn.log_partition
         if logs is None:
-            raise _not_measured("partition_isotropy")
+            raise not_measured("partition_isotropy")
         heights = logs / LOG10
         ranks = np.arange(1, logs.shape[1] + 1)
         for sign, values, symbol in (("+", heights[0], "circle"), ("−", heights[1], "x-thin-open")):  # noqa: RUF001
@@ -181,21 +183,14 @@ def marked(colouring: Colouring, title: str) -> dict[str, Any]:
     """The marker of points with this colouring, and its scale."""
     heading = plain(shortened(title, LONGEST_NAME))
     bar: dict[str, Any] = {"title": {"text": heading}, "thickness": 14}
+    marker = {"color": colouring.values, "showscale": True, "colorbar": bar}
     if not colouring.names:
-        return {
-            "color": colouring.values,
-            "colorscale": "Viridis",
-            "showscale": True,
-            "colorbar": bar,
-        }
+        return marker | {"colorscale": "Viridis"}
     n = len(colouring.names)
     steps = [(edge / n, NAMED[i % len(NAMED)]) for i in range(n) for edge in (i, i + 1)]
     names = [plain(shortened(name, LONGEST_NAME)) for name in colouring.names]
     bar |= {"tickvals": list(range(n)), "ticktext": names}
-    return {
-        "color": colouring.values, "colorscale": steps, "cmin": -0.5, "cmax": n - 0.5,
-        "showscale": True, "colorbar": bar,
-    }  # fmt: skip
+    return marker | {"colorscale": steps, "cmin": -0.5, "cmax": n - 0.5}
 
 
 def coloured(colouring: Colouring, title: str) -> go.Figure:
@@ -210,20 +205,26 @@ def local(space: Any) -> go.Figure:
     view = as_view(space)
     names = [name.replace("_", " ") for name in view.local]
     kinds = (("all rows", GREY, "circle"), ("within clusters", INK, "diamond"))
-    for (title, color, symbol), values in zip(
-        kinds, zip(*view.local.values(), strict=True), strict=True
-    ):
+    drawn = zip(*view.local.values(), strict=True)
+    for (title, color, symbol), values in zip(kinds, drawn, strict=True):
         marker = {"color": color, "size": 11, "symbol": symbol}
         figure.add_scatter(x=values, y=names, name=title, mode="markers", marker=marker)
     figure.update_yaxes(autorange="reversed")
     return figure
 
 
-LAYER_METRICS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
-    "-log10 I": lambda g: _minus_log10(_defined(g.get("log_partition_isotropy"))),
-    "mean cosine": lambda g: _defined(g.get("mean_cosine")),
-    "IsoScore": lambda g: _defined(g.get("isoscore")),
+LAYER_METRICS = {  # title: the metric, and what it is divided by
+    "-log10 I": ("log_partition_isotropy", -LOG10),
+    "mean cosine": ("mean_cosine", 1),
+    "IsoScore": ("isoscore", 1),
 }
+
+
+def height(geometry: Mapping[str, Any], title: str) -> float | None:
+    """The metric of that title, None if it is undefined."""
+    metric, divisor = LAYER_METRICS[title]
+    value = geometry.get(metric)
+    return None if value is None or not math.isfinite(value) else value / divisor
 
 
 @public
@@ -235,27 +236,24 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
     figure.update_xaxes(dtick=1)
     for model, color in zip(found["models"], itertools.cycle(NAMED), strict=False):
         first = model["first_token"] or "first token"
+        short = one_line(model["model"].rstrip("/").rsplit("/", 1)[-1], 100)
         for kind, title, dash in (("tokens", "all tokens", "solid"), ("cls", first, "dash")):
-            heights = [LAYER_METRICS[metric](layer[kind]) for layer in model["layers"]]
             figure.add_scatter(
-                x=[layer["layer"] for layer in model["layers"]], y=heights,
-                name=plain(f"{_last_part(model['model'])}, {one_line(title, LONGEST_NAME)}"),
+                x=[layer["layer"] for layer in model["layers"]],
+                y=[height(layer[kind], metric) for layer in model["layers"]],
+                name=plain(f"{short}, {one_line(title, LONGEST_NAME)}"),
                 mode="lines+markers", line={"color": color, "dash": dash},
             )  # fmt: skip
     return figure
-
-
-def _last_part(name: str) -> str:
-    """The name of a model without the folder or the owner."""
-    return one_line(name.rstrip("/").rsplit("/", 1)[-1], 100)
 
 
 @public
 def evidence(gains: Sequence[Any]) -> go.Figure:
     """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
     figure = _figure("gain over none, points", "")
-    tasks = _by_task(gains).items()
-    for (task, rows), color in zip(tasks, itertools.cycle(NAMED), strict=False):
+    tasks = dict.fromkeys(gain.task for gain in gains)
+    for task, color in zip(tasks, itertools.cycle(NAMED), strict=False):
+        rows = [gain for gain in gains if gain.task == task]
         middle = np.array([row.difference for row in rows])
         low, high = (np.array([row.interval[i] for row in rows]) for i in (0, 1))
         figure.add_scatter(
@@ -276,13 +274,6 @@ def plain(text: str) -> str:
 def _stacked(repair: str) -> str:
     """A repair with one parameter per line, so that a phone has room for the chart beside it."""
     return repair.replace("(", "<br>(", 1).replace(", ", ",<br>")
-
-
-def _by_task(gains: Sequence[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for gain in gains:
-        found.setdefault(gain.task, []).append(gain)
-    return found
 
 
 def _figure(x: str, y: str, x_log: bool = False, y_log: bool = False) -> go.Figure:
@@ -319,10 +310,11 @@ def _histograms(x: str, y: str, drawn: list[tuple[Floats, View, dict[str, Any]]]
         heights = np.concatenate([[0], shares / len(values), [0]])
         middles = (edges[1:] + edges[:-1]) / 2
         step = edges[1] - edges[0]
+        red, green, blue = bytes.fromhex(line["color"][1:])
         figure.add_scatter(
             x=np.concatenate([[middles[0] - step], middles, [middles[-1] + step]]), y=heights,
             name=plain(view.name), mode="lines", line=line | {"shape": "hvh"}, fill="tozeroy",
-            fillcolor=_faint(line["color"]),
+            fillcolor=f"rgba({red}, {green}, {blue}, 0.12)",
         )  # fmt: skip
     return figure
 
@@ -336,11 +328,6 @@ def _ends(values: Floats) -> tuple[float, float]:
     return low - size / 2, high + size / 2 + size / N_BINS  # the value is in the middle of a bin
 
 
-def _faint(color: str) -> str:
-    parts = ", ".join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))
-    return f"rgba({parts}, 0.12)"
-
-
 def _contributions(view: View) -> Floats:
     shares = np.asarray(_measured(view, "rogue_dimensions"), dtype=np.float64)
     found: Floats = shares * float(_measured(view, "mean_cosine"))
@@ -349,24 +336,10 @@ def _contributions(view: View) -> Floats:
 
 def _measured(view: View, name: str) -> Any:
     if name not in view.geometry.values:
-        raise _not_measured(name)
+        raise not_measured(name)
     return view.geometry.values[name]
 
 
-def _not_measured(name: str) -> InputError:
-    return InputError(
-        f"the geometry must have {name}, which was not measured. Measure all metrics."
-    )
-
-
-def _positive(values: Any) -> Floats:
-    found = np.asarray(values, dtype=np.float64)
-    return np.where(found > 0, found, np.nan)
-
-
-def _minus_log10(log: float | None) -> float | None:
-    return None if log is None else -log / LOG10
-
-
-def _defined(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def not_measured(name: str) -> InputError:
+    words = f"the geometry must have {name}, which was not measured"
+    return InputError(f"{words}. Measure all metrics.")

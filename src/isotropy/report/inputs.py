@@ -19,8 +19,13 @@ LARGEST = sys.float_info.max
 Check = Callable[[Any, str], None]
 
 
-def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
-    """The object in a file, or the one given."""
+def read(
+    found: Any,
+    argument: str,
+    printed: str,
+    fields: Callable[[Mapping[str, Any]], Mapping[str, Check]],
+) -> Mapping[str, Any]:
+    """The object in a file, or the one given, which must have the fields that belong to it."""
     name = argument
     if isinstance(found, (str, os.PathLike)):
         name = f"{argument} {one_line(repr(os.fspath(found)), 160)}"
@@ -32,13 +37,21 @@ def read(found: Any, argument: str, printed: str) -> Mapping[str, Any]:
             raise InputError(f"{name} must be the output of {printed}: {error}.") from None
     if not isinstance(found, Mapping):
         raise InputError(f"{name} must be the output of {printed}, got {type(found).__name__}.")
+    try:
+        each(found, fields(found))
+    except InputError as error:
+        raise InputError(f"{argument} must be the output of {printed}: {error}.") from None
     return found
 
 
 def text(value: Any, name: str) -> None:
-    """Raise unless value is text."""
     if not isinstance(value, str) or len(value) > LONGEST:
         raise _wrong(name, "text", value)
+
+
+def count(value: Any, name: str) -> None:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise _wrong(name, "an integer of at least 0", value)
 
 
 def number(value: Any, name: str) -> None:
@@ -47,35 +60,14 @@ def number(value: Any, name: str) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(name, "a number or null", value)
-    if value != value:  # undefined, as in results of Python
-        return
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
-        finite = False
-    if not finite:
+    if abs(value) > LARGEST:
         raise _wrong(name, "a finite number or null", value)
 
 
 def defined(value: Any, name: str) -> None:
-    """Raise unless value is a finite number."""
     number(value, name)
     if value is None or value != value:
         raise _wrong(name, "a number", value)
-
-
-def count(value: Any, name: str) -> None:
-    """Raise unless value is an integer of at least zero."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _wrong(name, "an integer of at least 0", value)
-
-
-def interval(value: Any, name: str) -> None:
-    """Raise unless value is a pair of numbers."""
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise _wrong(name, "a pair of numbers", value)
-    for end in value:
-        number(end, name)
 
 
 def optional(check: Check) -> Check:
@@ -88,37 +80,31 @@ def params(value: Any, name: str) -> None:
     if not isinstance(value, Mapping) or len(value) > MOST:
         raise _wrong(name, "an object", value)
     for key, part in value.items():
+        where = f"{name} {one_line(key, 40)}"
         if part is not None and not isinstance(part, (bool, str, int, float)):
-            raise _wrong(f"{name} {one_line(key, 40)}", "a plain value", part)
+            raise _wrong(where, "a plain value", part)
         if isinstance(part, str):
-            text(part, f"{name} {one_line(key, 40)}")
+            text(part, where)
         elif isinstance(part, int) and abs(part) > LARGEST:
-            raise _wrong(f"{name} {one_line(key, 40)}", "a number that a float can hold", part)
+            raise _wrong(where, "a number that a float can hold", part)
+
+
+def listing(check: Check, words: str, least: int = 0, most: int = MOST) -> Check:
+    """A list of so many parts that pass a check, in words."""
+
+    def check_all(value: Any, name: str) -> None:
+        if not isinstance(value, (list, tuple)) or not least <= len(value) <= most:
+            raise _wrong(name, words, value)
+        for i, part in enumerate(value):
+            check(part, f"{name}[{i}]")
+
+    return check_all
 
 
 def objects(fields: Mapping[str, Check], least: int = 0) -> Check:
     """A list of objects with these fields."""
-
-    def check(value: Any, name: str) -> None:
-        if not isinstance(value, (list, tuple)) or not least <= len(value) <= MOST:
-            raise _wrong(name, f"a list of {least} to {MOST:,} objects", value)
-        for i, part in enumerate(value):
-            each(part, fields, f"{name}[{i}]")
-
-    return check
-
-
-def texts(value: Any, name: str) -> None:
-    """Raise unless value is a list of texts."""
-    if not isinstance(value, (list, tuple)) or len(value) > MOST:
-        raise _wrong(name, "a list of texts", value)
-    for part in value:
-        text(part, name)
-
-
-def nested(fields: Mapping[str, Check]) -> Check:
-    """An object with these fields."""
-    return lambda value, name: each(value, fields, name)
+    words = f"a list of {least} to {MOST:,} objects"
+    return listing(lambda value, name: each(value, fields, name), words, least)
 
 
 def each(value: Any, fields: Mapping[str, Check], name: str = "") -> None:
@@ -142,12 +128,13 @@ def _wrong(name: str, rule: str, value: Any) -> InputError:
 
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 PRINTED = "`isotropy compare --json` or `isotropy advise --json`"
+INTERVAL = listing(number, "a pair of numbers", 2, 2)
 RESULT = {
     **dict.fromkeys(("task", "metric", "repair", "method", "fitted_on"), text),
     **dict.fromkeys(("score", "difference", "p_holm"), number),
-    "interval": interval,
+    "interval": INTERVAL,
 }
-COMPARED = {"results": objects(RESULT, least=1), "notes": texts}
+COMPARED = {"results": objects(RESULT, least=1), "notes": listing(text, "a list of texts")}
 CANDIDATE = {
     "method": text,
     "params": params,
@@ -159,7 +146,7 @@ ADVISED = {
     "params": params,
     "baseline": defined,
     "score": defined,
-    "interval": interval,
+    "interval": INTERVAL,
     "p": number,
     "candidates": objects(CANDIDATE),
 }
@@ -194,21 +181,19 @@ def opened(found: Any) -> Evidence:
     """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
     if isinstance(found, (Comparison, Advice)):
         found = found.to_dict()
-    found = read(found, "evidence", PRINTED)
-    try:
-        if "results" in found:
-            each(found, COMPARED)
-            return _compared(found)
-        each(found, DIAGNOSED if found.get("baseline", 0) is None else ADVISED)
-        return _advised(found)
-    except InputError as error:
-        raise InputError(f"evidence must be the output of {PRINTED}: {error}.") from None
+    found = read(found, "evidence", PRINTED, _fields)
+    return _compared(found) if "results" in found else _advised(found)
+
+
+def _fields(found: Mapping[str, Any]) -> Mapping[str, Check]:
+    if "results" in found:
+        return COMPARED
+    return DIAGNOSED if found.get("baseline", 0) is None else ADVISED
 
 
 def _compared(found: Mapping[str, Any]) -> Evidence:
     results = found["results"]
-    first = results[0]
-    words = [f"Repairs were fitted on {first['fitted_on']}.", *found["notes"]]
+    words = [f"Repairs were fitted on {results[0]['fitted_on']}.", *found["notes"]]
     return Evidence(
         "Results of `compare`",
         "",

@@ -137,7 +137,7 @@ def write(
     target = check_page(path, X, repairs, evidence, layers, overwrite=overwrite)
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
-    text, geometry = _page(X, repairs, evidence, layers, title, seed, checkpoint)
+    text, geometry = _page(X, title, seed, checkpoint, layers, repairs, evidence)
     with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
     return geometry
@@ -167,27 +167,19 @@ def check_page(
 
 
 @public("report")
-def page(
-    X: Any,
-    *,
-    repairs: Sequence[Any] = (),
-    evidence: Sequence[Any] = (),
-    layers: Any = None,
-    title: str = "Embedding space",
-    seed: int = 0,
-) -> str:
-    """The HTML of the page; for its parameters, see `write`."""
-    return _page(X, repairs, evidence, layers, title, seed)[0]
+def page(X: Any, **options: Any) -> str:
+    """The HTML of the page; its options are those of `write` that are not about the file."""
+    return _page(X, **options)[0]
 
 
 def _page(
     X: Any,
-    repairs: Sequence[Any],
-    evidence: Sequence[Any],
-    layers: Any,
-    title: str,
-    seed: int,
+    title: str = "Embedding space",
+    seed: int = 0,
     checkpoint: Any = None,
+    layers: Any = None,
+    repairs: Sequence[Any] = (),
+    evidence: Sequence[Any] = (),
 ) -> tuple[str, Geometry]:
     fitted = [_fitted(repair) for repair in repairs]
     known = [inputs.opened(found) for found in evidence]
@@ -196,9 +188,8 @@ def _page(
     sections = [*space_sections(views), *by_layer]
     if known:
         sections.append(evidence_section(known))
-    template = _environment().get_template("page.html")
     first = views[0]
-    text = template.render(
+    text = _template().render(
         title=title,
         version=__version__,
         geometry=first.geometry,
@@ -222,15 +213,11 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int, checkpoint: Any) -> lis
     if isinstance(X, Geometry):
         if repairs:
             raise InputError(
-                "repairs must come with vectors, got a Geometry, which has no rows. Give "
-                "the vectors."
+                "repairs must come with vectors, got a Geometry, which has no rows. Give vectors."
             )
         missing = [name for name in NEEDED if name not in X.values]
         if missing:
-            raise InputError(
-                f"the geometry must have {', '.join(missing)}, got one without. Measure "
-                "with all metrics."
-            )
+            raise charts.not_measured(", ".join(missing))
         return [View(X, seed=seed)]
     source = as_source(X)
     first = View(measure(source, random_state=seed, checkpoint=checkpoint), seed=seed)
@@ -242,15 +229,14 @@ def _views(X: Any, repairs: Sequence[Repair], seed: int, checkpoint: Any) -> lis
 def _names(repairs: Sequence[Repair]) -> list[str]:
     """The name of the space after each repair; repairs of one kind are numbered."""
     kinds = [repair.name for repair in repairs]
-    numbers = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
+    numbers = [f" ({kinds[: i + 1].count(kind)})" for i, kind in enumerate(kinds)]
     return [
-        f"after {kind}" + (f" ({number})" if kinds.count(kind) > 1 else "")
+        f"after {kind}{number if kinds.count(kind) > 1 else ''}"
         for kind, number in zip(kinds, numbers, strict=True)
     ]
 
 
 def _fitted(repair: Any) -> Repair:
-    """The repair, or the one in the file."""
     if isinstance(repair, (str, os.PathLike)):
         repair = load(repair)
     if not isinstance(repair, Repair):
@@ -262,20 +248,24 @@ def _fitted(repair: Any) -> Repair:
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
     """Everything that the script draws, as JSON that can't end the script it stands in."""
-    first = views[0]
+    first, *others = views
+    after = [  # without the advice to leave it alone
+        f"{view.name.capitalize()}: {view.geometry.verdict.removesuffix(ALONE).strip()}"
+        for view in others
+    ]
     found = {
         "views": [view.name for view in views],
         "numbers": [_numbers(view.geometry) for view in views],
-        "verdicts": [_verdict(view, view is first) for view in views],
+        "verdicts": [first.geometry.verdict, *after],
         "charts": {
             section.name: {
-                "figures": [_plain(figure) for figure in section.figures],
+                "figures": [json.loads(figure.to_json()) for figure in section.figures],
                 "sentences": section.sentences,
             }
             for section in sections
         },
         "markers": [
-            _plain(charts.coloured(colouring, name))["data"][0]["marker"]
+            json.loads(charts.coloured(colouring, name).to_json())["data"][0]["marker"]
             for name, colouring in colourings(first).items()
         ],
         "texts": hover(first.columns, len(first.rows)),
@@ -284,16 +274,6 @@ def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _plain(figure: Any) -> Any:
-    return json.loads(figure.to_json())
-
-
-def _verdict(view: View, is_first: bool) -> str:
-    """The verdict; for a repaired space without the advice to leave it alone."""
-    words = view.geometry.verdict
-    return words if is_first else f"{view.name.capitalize()}: {words.removesuffix(ALONE).strip()}"
 
 
 def _numbers(geometry: Geometry) -> dict[str, str]:
@@ -310,17 +290,14 @@ def _static(name: str) -> str:
     return (resources.files("isotropy.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _environment() -> Any:
+def _template() -> Any:
     try:
         import jinja2
     except ImportError as error:
         raise MissingExtraError(
             'the page needs jinja2, which is not installed. Run: pip install "isotropy[report]".'
         ) from error
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(_static),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    made = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    return made.from_string(_static("page.html"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from isotropy.errors import InputError, one_line
+from isotropy.errors import one_line
 from isotropy.report import charts, inputs
 from isotropy.report.inputs import Evidence
 from isotropy.report.views import N_CLUSTERS, View
@@ -33,13 +33,18 @@ class Section:
 
 
 def space_sections(views: Sequence[View]) -> list[Section]:
-    """The sections that show the rows of the views."""
     first = views[0]
     sections = [
-        _section(views, *part)
-        for part in (
+        Section(
+            chart.__name__,
+            title,
+            about,
+            code,
+            [chart(view, None if view is first else first) for view in views],
+            [sentence(view) for view in views],
+        )
+        for title, about, code, chart, sentence in (
             (
-                "spectrum",
                 "Singular values",
                 "How much of the space each direction holds. If the first value is far above the "
                 "rest, all rows share a common component; if the values fall steeply, many "
@@ -49,7 +54,6 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 _spectrum,
             ),
             (
-                "explained",
                 "Explained variance",
                 "Share of the variance in the first principal components. The dotted line is a "
                 "space that uses every direction equally.",
@@ -58,7 +62,6 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 _explained,
             ),
             (
-                "partition",
                 "Partition function",
                 "F(u) is the sum of exp(u.x) over all rows x. In an isotropic space it is the same "
                 "in every direction u; I(W) is its smallest value divided by its largest.",
@@ -67,7 +70,6 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 _partition,
             ),
             (
-                "cosines",
                 "Cosines of random pairs",
                 f"The cosines of unrelated rows, from {first.sampled}. Take a cosine above the "
                 "dashed line for a match, rather than one above 0.8.",
@@ -76,7 +78,6 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 _cosines,
             ),
             (
-                "norms",
                 "Norms",
                 f"The lengths of {first.sampled}. They affect inner products, but not cosines.",
                 "isotropy.measure(X).norms",
@@ -84,7 +85,6 @@ def space_sections(views: Sequence[View]) -> list[Section]:
                 _norms,
             ),
             (
-                "dimensions",
                 "Dimensions",
                 "What each dimension adds to the mean cosine. If a few stand out (rogue "
                 "dimensions), cosines compare little else.",
@@ -122,33 +122,27 @@ def space_sections(views: Sequence[View]) -> list[Section]:
     return sections
 
 
-GEOMETRY = inputs.nested(
-    {
-        "log_partition_isotropy": inputs.number,
-        "mean_cosine": inputs.number,
-        "isoscore": inputs.number,
-    }
-)
+def _geometry(value: Any, name: str) -> None:
+    """Raise unless value has the metrics of which there are charts."""
+    metrics = [metric for metric, _ in charts.LAYER_METRICS.values()]
+    inputs.each(value, dict.fromkeys(metrics, inputs.number), name)
+
+
+LAYER = {"layer": inputs.count, "tokens": _geometry, "cls": _geometry}
 MODEL = {
     "model": inputs.text,
     "first_token": inputs.optional(inputs.text),
-    "layers": inputs.objects({"layer": inputs.count, "tokens": GEOMETRY, "cls": GEOMETRY}, least=1),
+    "layers": inputs.objects(LAYER, least=1),
 }
 
 
 def opened_layers(found: Any) -> Mapping[str, Any]:
     """The output of `isotropy layers --json`, from a file or as it is."""
-    printed = "`isotropy layers --json`"
-    layers = inputs.read(found, "layers", printed)
-    try:
-        inputs.each(layers, {"models": inputs.objects(MODEL, least=1)})
-    except InputError as error:
-        raise InputError(f"layers must be the output of {printed}: {error}.") from None
-    return layers
+    fields = {"models": inputs.objects(MODEL, least=1)}
+    return inputs.read(found, "layers", "`isotropy layers --json`", lambda _: fields)
 
 
 def layer_sections(found: Mapping[str, Any]) -> list[Section]:
-    """One chart per metric, over the layers."""
     about = {
         "-log10 I": "Lower is more isotropic; 0 is isotropic.",
         "mean cosine": "Closer to 0 is better.",
@@ -168,7 +162,6 @@ def layer_sections(found: Mapping[str, Any]) -> list[Section]:
 
 
 def evidence_section(parts: Sequence[Evidence]) -> Section:
-    """The gains of repairs on tasks, with their intervals."""
     gains = [gain for part in parts for gain in part.gains]
     figure = charts.evidence(gains)
     rows, names = len({gain.repair for gain in gains}), len(figure.data)
@@ -183,20 +176,6 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
         [figure],
         [" ".join(f"{part.conclusion} {part.words}".strip() for part in parts)],
     )
-
-
-def _section(
-    views: Sequence[View],
-    name: str,
-    title: str,
-    about: str,
-    code: str,
-    chart: Callable[..., Any],
-    sentence: Callable[[View], str],
-) -> Section:
-    first = views[0]
-    figures = [chart(view, None if view is first else first) for view in views]
-    return Section(name, title, about, code, figures, [sentence(view) for view in views])
 
 
 def _spectrum(view: View) -> str:
@@ -269,7 +248,7 @@ def _local(view: View) -> str:
 def _layers(found: Mapping[str, Any], metric: str) -> str:
     words = []
     for model in found["models"]:
-        values = [charts.LAYER_METRICS[metric](layer["tokens"]) for layer in model["layers"]]
+        values = [charts.height(layer["tokens"], metric) for layer in model["layers"]]
         known = [(value, i) for i, value in enumerate(values) if value is not None]
         if known:
             (low, at_low), (high, at_high) = min(known), max(known)

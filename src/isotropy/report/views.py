@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ FALSE_MATCHES = 0.01
 WITHIN_CLUSTERS = ("mean_cosine", "isoscore", "partition_isotropy")
 
 
+@dataclass(eq=False)
 class View:
     """A space to draw: exact metrics of all its rows, and a sample of rows to show.
 
@@ -38,7 +39,7 @@ class View:
         From `measure`; charts of metrics it does not have raise an error.
     name : str
         Name of the space in charts.
-    columns : mapping of str to sequence, optional
+    columns : dict of str to sequence, optional
         Values of each sampled row, in the order of `geometry.drawn.sample`.
     seed : int
         Seed for pairs and clusters.
@@ -51,21 +52,13 @@ class View:
     ((500, 3), 0.5)
     """
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        name: str = AS_IT_IS,
-        columns: Mapping[str, Sequence[Any]] | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.geometry = geometry
-        self.name = name
-        self.columns = dict(columns or {})
-        self.seed = seed
+    geometry: Geometry
+    name: str = AS_IT_IS
+    columns: dict[str, Sequence[Any]] = field(default_factory=dict)
+    seed: int = 0
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The sampled rows."""
         sample = self.geometry.drawn.sample
         if sample is None or sample.rows is None:
             raise InputError(
@@ -77,11 +70,8 @@ class View:
     def sampled(self) -> str:
         """How many rows are drawn, in words."""
         n, total = len(self.rows), self.geometry.n_samples
-        return (
-            f"all {n:,} rows"
-            if n == total
-            else f"a sample of {n:,} of {total:,} rows (seed {self.seed})"
-        )
+        part = f"a sample of {n:,} of {total:,} rows (seed {self.seed})"
+        return f"all {n:,} rows" if n == total else part
 
     @cached_property
     def norms(self) -> Floats:
@@ -198,7 +188,8 @@ def carried(source: Source, view: View) -> dict[str, list[Any]]:
     sample = view.geometry.drawn.sample
     numbers = np.asarray(linalg.to_numpy(getattr(sample, "numbers", None)), dtype=np.int64)
     if isinstance(source.words, dict):
-        return _keyed(source.words, numbers)
+        word_of = {row: word for word, row in reversed(list(source.words.items()))}
+        return {"word": [word_of.get(int(number)) for number in numbers]}
     place = np.argsort(numbers, kind="stable")
     ordered = numbers[place]
     found: dict[str, list[Any]] = {}
@@ -209,9 +200,8 @@ def carried(source: Source, view: View) -> dict[str, list[Any]]:
         for batch in source.read(chunk):
             if batch.carried is None:
                 return {}
-            own = batch.numbers
-            if own is None:
-                own = batch.first_row + np.arange(len(batch.rows))
+            counted = batch.first_row + np.arange(len(batch.rows))
+            own = counted if batch.numbers is None else batch.numbers
             here = np.flatnonzero(np.isin(own, ordered[low:high]))
             at = place[np.searchsorted(ordered, own[here])]
             for name in batch.carried.column_names[:MOST_COLUMNS]:
@@ -227,11 +217,6 @@ def _python(value: Any) -> Any:
         return value.as_py()
     except (OverflowError, ValueError):
         return None
-
-
-def _keyed(words: Mapping[Any, int], numbers: NDArray[np.int64]) -> dict[str, list[Any]]:
-    word_of = {row: word for word, row in reversed(list(words.items()))}
-    return {"word": [word_of.get(int(number)) for number in numbers]}
 
 
 def label_column(columns: Mapping[str, Sequence[Any]]) -> str | None:

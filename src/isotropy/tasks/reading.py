@@ -6,14 +6,13 @@ import importlib
 import logging
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from isotropy.errors import InputError, IsotropyWarning, MissingExtraError, brief
+from isotropy.errors import InputError, MissingExtraError, brief, warn
 from isotropy.sources import listed, tables
 from isotropy.tasks.collections import KINDS, Columns, is_table, read_columns, stem
 
@@ -298,11 +297,9 @@ def parts_among(files: Sequence[Path]) -> list[Path]:
     parts = [file for file in files if part_of(stem(file.name)) != UNDIVIDED]
     left = [file.name for file in files if file not in parts]
     if parts and left:
-        warnings.warn(
+        warn(
             f"{listed(left, 3)} in {brief(files[0].parent.name)} was not read, because other "
-            "files there are named train, dev or test. Name it so too, or pass it by itself.",
-            IsotropyWarning,
-            stacklevel=2,
+            "files there are named train, dev or test. Name it so too, or pass it by itself."
         )
     return parts or list(files)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -58,8 +57,3 @@ def expect_refused(call: Callable[[], Any], message: str) -> None:
         raise AssertionError(f"bad input must be refused with a message like {message!r}")
     expect(re.search(message, text), f"the message must be like {message!r}, got {text!r}")
     expect("\n" not in text, f"the message must be one line, got {text!r}")
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package that some checks need can be imported; they are skipped otherwise."""
-    return importlib.util.find_spec(package) is not None

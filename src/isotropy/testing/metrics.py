@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import scipy.sparse
 from isotropy.geometry import measure
 from isotropy.linalg import Floats
 from isotropy.metrics import METRICS, Metric
-from isotropy.testing.common import expect, expect_equal, expect_refused, is_installed, run
+from isotropy.testing.common import expect, expect_equal, expect_refused, run
 
 CHANGES: dict[str, Callable[[Floats], Floats]] = {
     "rotation": lambda X: X @ _rotation(X.shape[1]),
@@ -138,26 +139,43 @@ def check_it_says_what_it_is(metric: Checked) -> None:
     expect(metric.function is None or metric.function.__doc__, "the metric must have a docstring")
 
 
-def check_value_is_within_the_declared_range(metric: Checked) -> None:
-    awkward = {
+def awkward() -> Iterator[tuple[str, Floats]]:
+    """Rows that are easy to get wrong, in both precisions, each with what they are."""
+    for name, X in {
         "plain": rows(),
         "far from zero": rows() + 1e4,
-        "fewer rows than features": rows(40, 60, seed=2),
+        "fewer than features": rows(40, 60, seed=2),
         "on a line": np.outer(np.linspace(1, 2, 50), [1.0, 2, -1, 0.3]),
         "symmetric": np.concatenate([rows(), -rows()]),
         "equal": np.tile([1.3, 2.1, -0.7], (50, 1)),
-    }
-    low, high = metric.metric.range
-    for name, X in awkward.items():
+    }.items():
         for dtype in ("float32", "float64"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = metric(X.astype(dtype))
-            for key, part in found.items():
-                known = part[~np.isnan(part)]
-                inside = ((known >= low - 1e-12) & (known <= high + 1e-12)).all()
-                expect(inside, f"{key} of {dtype} rows that are {name} must be in [{low}, {high}], "
-                       f"got {known}")  # fmt: skip
+            yield f"{dtype} rows that are {name}", X.astype(dtype)
+
+
+def check_value_is_within_the_declared_range(metric: Checked) -> None:
+    low, high = metric.metric.range
+    for words, X in awkward():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = metric(X)
+        for key, part in found.items():
+            known = part[~np.isnan(part)]
+            inside = ((known >= low - 1e-12) & (known <= high + 1e-12)).all()
+            expect(inside, f"{key} of {words} must be in [{low}, {high}], got {known}")
+
+
+def check_rows_that_differ_give_numbers_or_a_warning(metric: Checked) -> None:
+    named = f"{metric.metric.name}: "
+    for words, X in awkward():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = metric(X)
+        if not np.ptp(X, axis=0).any() or any(str(w.message).startswith(named) for w in caught):
+            continue
+        for key, part in found.items():
+            numbers = not np.isnan(part).any()
+            expect(numbers, f"{key} of {words} is NaN, without a warning that begins '{named}'")
 
 
 def check_declared_invariances_hold(metric: Checked) -> None:
@@ -187,7 +205,7 @@ def check_the_same_rows_give_the_same_digits(metric: Checked) -> None:
 
 
 def check_tensors_equal_arrays(metric: Checked) -> None:
-    if not is_installed("torch"):
+    if find_spec("torch") is None:
         return
     import torch
 
@@ -260,6 +278,7 @@ def check_bad_weights_are_refused(metric: Checked) -> None:
 METRIC_CHECKS = [
     check_it_says_what_it_is,
     check_value_is_within_the_declared_range,
+    check_rows_that_differ_give_numbers_or_a_warning,
     check_declared_invariances_hold,
     check_what_is_not_declared_invariant_changes,
     check_the_same_rows_give_the_same_digits,

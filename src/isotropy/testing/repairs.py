@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from isotropy.errors import InputError, IsotropyWarning, NotAffineError
 from isotropy.linalg import Floats
 from isotropy.repairs import Repair, load
-from isotropy.testing.common import (
-    expect,
-    expect_close,
-    expect_equal,
-    expect_refused,
-    is_installed,
-    run,
-)
+from isotropy.testing.common import expect, expect_close, expect_equal, expect_refused, run
 
 
 def check_repair(repair: Repair, expected_failed_checks: Mapping[str, str] | None = None) -> None:
@@ -115,7 +109,7 @@ def check_save_then_load_is_equal(repair: Repair) -> None:
 
 
 def check_feature_names_are_kept(repair: Repair) -> None:
-    if not is_installed("pandas"):
+    if find_spec("pandas") is None:
         return
     pandas: Any = importlib.import_module("pandas")
     X = rows()
@@ -151,7 +145,7 @@ def check_many_rows_are_treated_like_few(repair: Repair) -> None:
 
 
 def check_tensors_stay_tensors(repair: Repair) -> None:
-    if not is_installed("torch"):
+    if find_spec("torch") is None:
         return
     import torch
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -14,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.stats import ClusterMoments, Moments, Sample, Statistic
-from isotropy.testing.common import (
-    expect,
-    expect_close,
-    expect_equal,
-    expect_refused,
-    is_installed,
-    run,
-)
+from isotropy.testing.common import expect, expect_close, expect_equal, expect_refused, run
 
 N_ROWS, N_FEATURES = 120, 5
 N_SPLITS = 30  # random ones that are tried
@@ -45,12 +39,7 @@ def check_statistic(
     X : array of shape (n_samples, n_features), optional
         Rows to check it on, at least 100; by default 120 of 5 features.
     expected_failed_checks : mapping of str to str, optional
-        Checks to leave out, each with the reason.
-
-    Raises
-    ------
-    AssertionError
-        If a check fails; the message begins with its name.
+        As of `check_metric`, and so are errors.
 
     Examples
     --------
@@ -236,7 +225,7 @@ def check_statistics_that_do_not_fit_are_refused(kind: Checked) -> None:
 
 
 def check_tensors_equal_arrays(kind: Checked) -> None:
-    if not is_installed("torch"):
+    if find_spec("torch") is None:
         return
     import torch
 

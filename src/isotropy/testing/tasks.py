@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -25,12 +24,7 @@ def check_task(task: Task, expected_failed_checks: Mapping[str, str] | None = No
     task : Task
         With at least 8 items, and at least 4 in each part if it is divided.
     expected_failed_checks : mapping of str to str, optional
-        Checks to leave out, each with the reason.
-
-    Raises
-    ------
-    AssertionError
-        If a check fails; the message begins with its name.
+        As of `check_metric`, and so are errors.
 
     Examples
     --------
@@ -65,7 +59,6 @@ def check_it_says_what_it_is(task: Task) -> None:
     expect(task.metric, "the task must name its metric")
     expect(task.name and task.name in repr(task), "the task must have a name, shown in its repr")
     expect(kind.__doc__, f"{kind.__name__} must have a docstring")
-    expect(inspect.getdoc(kind.read), f"{kind.__name__}.read must have a docstring")
 
 
 def check_texts_are_distinct_and_all_used(task: Task) -> None:
