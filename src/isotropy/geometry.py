@@ -267,8 +267,8 @@ class Geometry:
         score = get("isoscore_unbiased", get("isoscore", np.nan))
         if score < FEW_DIRECTIONS:
             found["few directions"] = (
-                f"Few directions: the variance fills only {max(score, 0):.0%} of the dimensions "
-                "evenly (IsoScore); AllButTheTop or Whiten spread it."
+                f"Few directions: the variance fills only {100 * max(score, 0):.0f} % of the "
+                "dimensions evenly (IsoScore); AllButTheTop or Whiten spread it."
             )
         return found
 
@@ -339,7 +339,7 @@ def _shown(name: str, value: Any) -> str:
         return f"{value:.4g}"
     if name == "rogue_dimensions":
         top = np.argsort(-value, kind="stable")[:3]
-        return ", ".join(f"{i}: {value[i]:.0%}" for i in top)
+        return ", ".join(f"{i}: {100 * value[i]:.0f} %" for i in top)
     if isinstance(value, np.ndarray):
         shown = ", ".join(f"{v:.3g}" for v in value[:3])
         return shown + (", ..." if len(value) > 3 else "")

@@ -301,7 +301,7 @@ def test_all_texts_are_looked_at_where_one_fit_serves_all_folds():
     ("call", "message"),
     [
         (lambda t, X: bench(t, X, fit_on=[]), "fit_on must have at least one text, got none"),
-        (lambda t, X: bench(t, X, fit_on="a0"), "fit_on must be a list of texts, got a string"),
+        (lambda t, X: bench(t, X, fit_on="a0"), "fit_on must be a list, got 'a0'"),
         (
             lambda t, X: bench(t, X, fit_on=["a0", "b0"]).held_out(np.arange(1), np.arange(1, 9)),
             "fit_on must have text that is not evaluated, got none",

@@ -11,8 +11,7 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.models.embeddings import embeddings
-from isotropy.models.keyed import KeyedVectors
+from isotropy.models.keyed import KeyedVectors, embeddings
 from isotropy.models.texts import Span
 from isotropy.tasks import WordSimilarity
 

@@ -10,8 +10,8 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.models.embeddings import embeddings
 from isotropy.models.encoder import Encoder
+from isotropy.models.keyed import embeddings
 from isotropy.models.loading import pools_itself, static_folder
 from isotropy.models.texts import Span
 

@@ -47,10 +47,10 @@ def test_every_kind_of_file_gives_its_texts_in_order(file, suffix, tmp_path):
 def test_blocks_do_not_change_the_texts(file, tmp_path, monkeypatch):
     monkeypatch.setattr("isotropy.models.texts.BLOCK_SIZE", 8)
     opened = open_texts(write(tmp_path, file, FILES[file]))
-    assert len(opened.blocks()) > 1
+    assert len(opened.blocks) > 1
     assert list(each(opened)) == ["one", "two", "three"]
-    assert [block[0] for block in opened.blocks()] == [
-        len(opened.read(block)) for block in opened.blocks()
+    assert [block[0] for block in opened.blocks] == [
+        len(opened.read(block)) for block in opened.blocks
     ]
 
 
@@ -58,8 +58,8 @@ def test_lists_are_cut_into_blocks_of_bounded_size(monkeypatch):
     monkeypatch.setattr(texts_module, "BLOCK_SIZE", 10)
     opened = TextList(["aaaa"] * 7 + ["b" * 35] + ["c"])
     assert list(each(opened)) == opened.texts
-    assert max(sum(map(len, opened.read(block))) for block in opened.blocks()) <= 10 + 35
-    assert len(opened.blocks()) >= 4
+    assert max(sum(map(len, opened.read(block))) for block in opened.blocks) <= 10 + 35
+    assert len(opened.blocks) >= 4
 
 
 def test_blank_lines_of_a_file_are_left_out_and_counted(tmp_path):
@@ -182,13 +182,13 @@ def test_what_stands_beside_the_texts_comes_along(tmp_path):
     rows = [{"id": 7, "text": "one", "tags": ["a"]}, {"text": "two", "tags": None}]
     content = "".join(json.dumps(row) + "\n" for row in rows)
     opened = open_texts(write(tmp_path, "x.jsonl", content))
-    assert opened.table(opened.blocks()[0]).to_pydict() == {
+    assert opened.table(opened.blocks[0]).to_pydict() == {
         "text": ["one", "two"],
         "id": ["7", None],
         "tags": ['["a"]', None],
     }
     pairs = open_texts(write(tmp_path, "x.tsv", "n\tsentence1\tsentence2\n1\ta\tb\n2\tc\t\n"))
-    assert pairs.table(pairs.blocks()[0]).to_pydict() == {
+    assert pairs.table(pairs.blocks[0]).to_pydict() == {
         "text": ["a", "b", "c"],
         "column": ["sentence1", "sentence2", "sentence1"],
         "n": ["1", "1", "2"],

@@ -168,13 +168,13 @@ def test_it_says_in_words_what_it_found():
     assert str(unfitted) == repr(unfitted) == "ScoreCalibrator(n_pairs=500, random_state=0)"
     fitted = ScoreCalibrator().fit(vectors() + 3)
     words = (
-        f"unrelated pairs score {fitted.mean_:.2f} on average; 1% score above "
+        f"unrelated pairs score {fitted.mean_:.2f} on average; 1 % score above "
         f"{fitted.threshold(0.01):.2f}"
     )
     assert str(fitted) == words
     assert repr(fitted) == f"<ScoreCalibrator(n_pairs=1000000, random_state=0): {words}>"
     few = ScoreCalibrator(n_pairs=100).fit(vectors())
-    assert "; 10% score above" in str(few)
+    assert "; 10 % score above" in str(few)
     assert str(ScoreCalibrator().fit(np.eye(2))) == "unrelated pairs score 0.00 on average"
 
 

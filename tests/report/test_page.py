@@ -163,7 +163,7 @@ def test_sentences_of_small_spaces_have_numbers():
 
     found = words(np.array([[1.0, 0.0], [-1.0, 0.0]]))
     assert found["dimensions"].startswith("The mean cosine is -1.00")
-    assert found["explained_variance"] == "The first component explains 100.0% of the variance."
+    assert found["explained_variance"] == "The first component explains 100.0 % of the variance."
     assert found["spectrum"].startswith("The largest singular value is 1.41, the next 0,")
     found = words(np.zeros((4, 3)))
     assert found["dimensions"].startswith("The mean cosine is undefined")

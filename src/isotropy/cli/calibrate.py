@@ -91,7 +91,7 @@ def calibrate(
             typer.echo(f"threshold for a false-match rate of {rate:g}: {threshold:.4f}")
             for one in scores:
                 typer.echo(
-                    f"{one['score']:g}: above {one['percentile']:.2f}% of unrelated pairs, "
+                    f"{one['score']:g}: above {one['percentile']:.2f} % of unrelated pairs, "
                     f"p = {one['p']:.2g}"
                 )
     if save is not None:

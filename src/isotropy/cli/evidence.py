@@ -233,7 +233,7 @@ def advise(
         list[str] | None,
         Option(
             help="Repairs to choose from, simplest first, written as for `compare`; repeatable "
-            "[a search over all repairs and their parameters].",
+            "[a search over the built-in repairs and their parameters].",
             autocompletion=repair_names,
         ),
     ] = None,

@@ -25,32 +25,24 @@ class Advice:
 
     Attributes
     ----------
-    choice : Candidate
-        A repair with its parameters and level, or none.
-    repair : Repair or None
-        The chosen repair, fitted and ready to be saved.
+    choice, repair : Candidate, Repair or None
+        A repair with its parameters and level, or none; the same fitted and ready to be saved.
     baseline, score : float
         Scores without repair and with the choice, on items that were not used to choose; fractions.
     interval : (float, float)
         95 % interval of the difference, by paired bootstrap.
     p : float
         Of the one-sided test of the selection procedure; at most 0.025 if a repair is chosen.
-    reason : str
     candidates : list of dict
         The score of each candidate while choosing, simplest first.
-    fitted_on : str
-        What repairs were fitted on.
-    n_removed : int
-        Evaluated texts that were excluded from fitting.
+    fitted_on, n_removed : str, int
+        What repairs were fitted on, and how many evaluated texts were excluded from that.
     by_fit_text : dict
         By the name of each fitting text, if there were several: what would be chosen with it, its
         score while choosing, and the p-value.
-    shift : str
-        A note if the scored texts differ from the fitted ones.
-    items : str
-        How many items were used for what, and why not the others.
-    notes : list of str
-        Remarks about the vectors.
+    shift, items, notes
+        A note if the scored texts differ from the fitted ones, how many items were used for what
+        (and why not the others), and remarks about the vectors.
     """
 
     choice: Candidate
@@ -80,7 +72,7 @@ class Advice:
         return {
             "choice": self.choice.method,
             "params": dict(self.choice.params),
-            "level": self.choice.level if self.choice.method != NONE else None,
+            "level": None if self.choice.method == NONE else self.choice.level,
             "baseline": percent(self.baseline),
             "score": percent(self.score),
             "interval": [percent(end) for end in self.interval],
@@ -138,21 +130,13 @@ EFFECT, POWER, LEVEL = 0.01, 0.8, 0.05
 @public
 @dataclass(frozen=True)
 class Diagnosis:
-    """The geometry of a space; nothing is recommended, as nothing was tested.
-
-    Attributes
-    ----------
-    geometry : Geometry
-    agreement : float
-        Spearman's correlation of the cosines of random pairs before and after all-but-the-top.
-    items_needed : int
-        Labelled pairs needed to find a difference of one point with probability 0.8.
-    reason : str
-    """
+    """The geometry of a space; nothing is recommended, as nothing was tested."""
 
     geometry: Geometry
     agreement: float
+    """Spearman's correlation of the cosines of random pairs before and after all-but-the-top."""
     items_needed: int
+    """Labelled pairs needed to find a difference of one point with probability 0.8."""
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,8 +152,7 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        rest = self.reason.removeprefix(self.geometry.verdict).strip()
-        return f"{self.geometry}\n{rest}"
+        return f"{self.geometry}\n{self.reason.removeprefix(self.geometry.verdict).strip()}"
 
 
 @public
@@ -181,7 +164,6 @@ def diagnose(vectors: Any, texts: Sequence[Text], *, seed: int = 0) -> Diagnosis
     vectors : Encoder, array with a row for each distinct text, or anything with `encode`
     texts : sequence of texts
     seed : int
-        Of the random pairs.
 
     Notes
     -----

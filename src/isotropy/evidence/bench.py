@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from isotropy.errors import InputError
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
 from isotropy.models import Float32Array, KeyedVectors, Text, distinct, expect_texts
-from isotropy.repairs import Center, Shift
+from isotropy.repairs import Center
 from isotropy.sources import PickedRows
 from isotropy.tasks import Outcome, Task, identity
 
@@ -129,8 +130,15 @@ class Bench:
         if self.transductive:
             return self.evaluated(np.arange(self.task.n_items)).evaluations[0].fits, TRANSDUCTIVE, 0
         if self.fit_on is not None:
-            fits, n_removed = self._fits_elsewhere(items)
-            return fits, ELSEWHERE, n_removed
+            evaluated = {identity(self.task.texts[i]) for i in self.task.texts_of(items)}
+            kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
+            if not kept:
+                raise InputError(
+                    "fit_on must have text that is not evaluated, got none. Give other text."
+                )
+            texts, elsewhere = np.array(kept), self._elsewhere
+            fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
+            return fits, ELSEWHERE, len(self.fit_on) - len(kept)
         if len(self.task.background):
             documents = self._without(self.task.background, np.arange(self.task.n_items))
             n_removed = len(self.task.background) - len(documents)
@@ -170,12 +178,8 @@ class Bench:
 
     def outcomes(self, candidate: Candidate, plan: Plan, seeds: int = 1) -> list[Outcome]:
         """One outcome per evaluation, and per seed if the candidate depends on it."""
-        runs = range(seeds if candidate.seeded else 1)
-        return [
-            self.outcome(candidate, evaluation, seed)
-            for seed in runs
-            for evaluation in plan.evaluations
-        ]
+        runs = product(range(seeds if candidate.seeded else 1), plan.evaluations)
+        return [self.outcome(candidate, evaluation, seed) for seed, evaluation in runs]
 
     def folds(self, plan: Plan, system: Sequence[Outcome], none: Sequence[Outcome]) -> list[Fold]:
         """The two systems side by side; `none` is repeated for every seed of the system."""
@@ -209,22 +213,17 @@ class Bench:
                 "labels or vectors. Give more items."
             )
 
-    def shift(self, level: str, evaluation: Evaluation) -> Shift:
-        """How far the rows of evaluated texts are from those that the repairs are fitted on."""
-        texts = self.task.texts_of(evaluation.items)
-        center = Center().fit_statistic(evaluation.fits.moments(level))
-        return center.shift(self.space.source(level, texts))
-
     def shift_note(self, level: str, plan: Plan) -> str:
         """A note if the evaluated texts differ from the text that repairs are fitted on, or ""."""
         first, *others = plan.evaluations
         together = all(evaluation.fits is first.fits for evaluation in others)
         items = np.concatenate([t.items for t in plan.evaluations]) if together else first.items
-        found = self.shift(level, Evaluation(items, first.train, first.fits))
+        texts = self.task.texts_of(items)
+        center = Center().fit_statistic(first.fits.moments(level))
+        found = center.shift(self.space.source(level, texts))
         if not found.large:
             return ""
-        n_texts = len(self.task.texts_of(items))
-        which = f"{n_texts:,} evaluated texts" + ("" if together else " of one fold")
+        which = f"{len(texts):,} evaluated texts" + ("" if together else " of one fold")
         return (
             f"The {which} differ from the text that repairs were fitted on (Frechet distance of "
             f"their {level} vectors: {found.frechet:.2g}; by chance at most {found.chance:.2g}). "
@@ -241,18 +240,6 @@ class Bench:
 
     def _fits_of(self, texts: Integers) -> Fits:
         return Fits(lambda level: self.space.source(level, texts), self.candidates)
-
-    def _fits_elsewhere(self, items: Integers) -> tuple[Fits, int]:
-        assert self.fit_on is not None
-        evaluated = {identity(self.task.texts[i]) for i in self.task.texts_of(items)}
-        kept = [i for i, text in enumerate(self.fit_on) if identity(text) not in evaluated]
-        if not kept:
-            raise InputError(
-                "fit_on must have text that is not evaluated, got none. Give other text."
-            )
-        texts, elsewhere = np.array(kept), self._elsewhere
-        fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
-        return fits, len(self.fit_on) - len(kept)
 
     @cached_property
     def _elsewhere(self) -> Space:
@@ -292,8 +279,6 @@ def bench_of(
 
 def distinct_texts(texts: Sequence[Text]) -> list[Text]:
     """The distinct texts of `fit_on`, at least one."""
-    if isinstance(texts, str):
-        raise InputError("fit_on must be a list of texts, got a string.")
     found, _ = distinct(expect_texts(texts, "fit_on"))
     if not found:
         raise InputError("fit_on must have at least one text, got none.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,7 @@ def linear_cka(X: Any, Y: Any) -> float:
 
     Parameters
     ----------
-    X : array or tensor of shape (n_samples, n_features)
-    Y : array or tensor of shape (n_samples, any number of features)
+    X, Y : arrays or tensors of shape (n_samples, any number of features)
 
     Notes
     -----
@@ -46,7 +46,7 @@ def linear_cka(X: Any, Y: Any) -> float:
     """
     X, Y = _paired(X, Y)
     n, width, other = len(X), X.shape[1], Y.shape[1]
-    x, y = Centred(X), Centred(Y)
+    x, y = _centred(X), _centred(Y)
     if n * (width + other) < width**2 + other**2 + width * other:
         own, others = (rows @ rows.T for rows in (x(0, n), y(0, n)))
         shared = float(np.vdot(own, others))
@@ -72,12 +72,10 @@ def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int
 
     Parameters
     ----------
-    X : array or tensor of shape (n_samples, n_features)
-    Y : array or tensor of shape (n_samples, any number of features)
-    k : int
-        Number of neighbours, fewer than there are rows.
-    sample, seed : int
-        Number of rows whose neighbours are compared, and the seed they are drawn with.
+    X, Y : arrays or tensors of shape (n_samples, any number of features)
+    k, sample, seed : int
+        Number of neighbours, number of rows whose neighbours are compared, and the seed that
+        these are drawn with.
 
     Examples
     --------
@@ -97,32 +95,24 @@ def neighbour_overlap(X: Any, Y: Any, k: int = 10, sample: int = 2000, seed: int
 
     def shared(start: int) -> int:
         part = picked[start : start + rows]
-        mine, theirs = (_neighbours(space, part, k) for space in units)
+        found = []
+        for space in units:
+            distances = -(space[part] @ space.T)
+            distances[np.arange(len(part)), part] = np.inf
+            found.append(np.argpartition(distances, k - 1, axis=1)[:, :k])
+        mine, theirs = found
         return int((mine[:, :, None] == theirs[:, None, :]).sum())
 
     return sum(over_threads(shared, range(0, len(picked), rows))) / (k * len(picked))
 
 
-def _neighbours(units: NDArray[Any], rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The k other rows of highest cosine with each of `rows`, in no order."""
-    distances = -(units[rows] @ units.T)
-    distances[np.arange(len(rows)), rows] = np.inf
-    return np.argpartition(distances, k - 1, axis=1)[:, :k]
-
-
-class Centred:
-    """Rows less their mean, divided by their largest value, in float64 and a few at a time."""
-
-    def __init__(self, X: NDArray[Any]) -> None:
-        self.X = X
-        first = X[0].astype(np.float64)  # the mean of equal rows is then exactly that row
-        parts = [(rows - first).sum(axis=0) for _, rows, _ in linalg.blocks(X)]
-        self.origin: Floats = first + np.sum(parts, axis=0) / len(X)
-        self.scale = float(np.abs(X).max()) or 1.0
-
-    def __call__(self, start: int, stop: int) -> Floats:
-        rows: Floats = (self.X[start:stop] - self.origin) / self.scale
-        return rows
+def _centred(X: NDArray[Any]) -> Callable[[int, int], Floats]:
+    """A function that gives some rows, less the mean and divided by the largest value."""
+    first = X[0].astype(np.float64)  # the mean of equal rows is then exactly that row
+    parts = [(rows - first).sum(axis=0) for _, rows, _ in linalg.blocks(X)]
+    origin: Floats = first + np.sum(parts, axis=0) / len(X)
+    scale = float(np.abs(X).max()) or 1.0
+    return lambda start, stop: (X[start:stop] - origin) / scale
 
 
 def _paired(X: Any, Y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -132,6 +122,6 @@ def _paired(X: Any, Y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
             f"Y must have as many rows as X, got {len(second)} and {len(first)}. Row i "
             "of both must belong to the same text."
         )
-    for rows in (first, second):
-        checks.finite(rows)
+    checks.finite(first)
+    checks.finite(second)
     return first, second

@@ -51,10 +51,9 @@ class Result:
 
     Attributes
     ----------
-    score, difference : float
-        The score, and the score less that without repair.
-    interval : (float, float)
-        95 % interval of the difference, by paired bootstrap.
+    score, difference, interval
+        The score, the score less that without repair, and the 95 % interval of this difference,
+        by paired bootstrap.
     p, p_holm : float
         Two-sided, by paired permutation, and adjusted for the number of repairs.
     isotropy : dict
@@ -80,30 +79,27 @@ class Result:
     n_items: int
     n_seeds: int
     fitted_on: str
+    shift: str
     seconds: float
-    shift: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        found = {
             "task": self.task,
             "metric": self.metric,
             "repair": str(self.candidate),
             **self.candidate.to_dict(),
+            **vars(self),
             "score": percent(self.score),
             "difference": percent(self.difference),
             "interval": [percent(end) for end in self.interval],
-            "p": self.p,
-            "p_holm": self.p_holm,
             "metrics": {name: percent(value) for name, value in self.metrics.items()},
             "isotropy": {name: _or_none(value) for name, value in self.isotropy.items()},
             "cka": _or_none(self.cka),
             "neighbour_overlap": _or_none(self.neighbour_overlap),
-            "n_items": self.n_items,
-            "n_seeds": self.n_seeds,
-            "fitted_on": self.fitted_on,
-            "shift": self.shift,
             "seconds": round(self.seconds, 2),
         }
+        del found["candidate"]
+        return found
 
 
 @dataclass(frozen=True)
@@ -198,10 +194,6 @@ def compare(
         and the seed of all random draws.
     progress : callable, optional
         Called with the task's name, how many repairs are done, and how many there are.
-
-    Returns
-    -------
-    Comparison
     """
     checks.integer(seeds, "seeds", 1)
     checks.integer(n_folds, "n_folds", 2)
@@ -221,7 +213,10 @@ def compare(
         as_candidate(spec, (SENTENCE,))  # refused before anything is encoded
     results: list[Result] = []
     notes: list[str] = []
-    for given in _listed(tasks):
+    listed = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks")
+    if not listed or not all(isinstance(task, Task) for task in listed):
+        raise InputError("tasks must be a Task or a list of at least one.")
+    for given in listed:
         encoder = as_encoder(vectors, given.texts)
         task = _needed(given, part, transductive or fit_on is not None, max_items, seed)
         bench = bench_of(encoder, task, lambda space: _candidates(specs, space.levels), fit_on)
@@ -240,13 +235,6 @@ def _candidates(specs: Sequence[Any] | None, levels: Sequence[str]) -> list[Cand
         return default_candidates(levels)
     found = [as_candidate(spec, levels) for spec in specs]
     return [candidate for candidate in found if candidate.method != NONE]
-
-
-def _listed(tasks: Task | Sequence[Task]) -> Sequence[Task]:
-    found = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks")
-    if not len(found) or not all(isinstance(task, Task) for task in found):
-        raise InputError("tasks must be a Task or a list of at least one.")
-    return found
 
 
 def _evaluated_part(task: Task, part: str | None) -> str:
@@ -311,7 +299,7 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
     bench.expect_defined(baseline, plan)
     unrepaired = _changed(bench, Candidate(NONE), plan) | {
         "difference": 0.0, "interval": (0.0, 0.0), "p": 1.0, "p_holm": 1.0, "cka": 1.0,
-        "neighbour_overlap": 1.0, "n_seeds": 1, "seconds": time.perf_counter() - start,
+        "neighbour_overlap": 1.0, "n_seeds": 1, "shift": "", "seconds": time.perf_counter() - start,
     }  # fmt: skip
     results = [Result(**shared, **_scored(baseline), **unrepaired)]
     shifts: dict[str, str] = {}

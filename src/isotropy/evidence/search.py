@@ -81,19 +81,14 @@ def advise(
     budget : int
         Most repairs to try, simplest first.
     candidates : sequence, optional
-        What to search instead of the default, simplest first: names of repairs, repairs or
-        candidates, as in `compare`.
+        What to search instead of the built-in repairs, simplest first; written as for `compare`.
     n_folds, max_items, seed : int
         Number of folds, most items of the training part to use, and the seed of both.
     transductive : bool
-        Fit on the text of all items, including the scored ones, as the papers did; the advice says
-        so in `fitted_on` and in its reason.
+        Fit on the text of all items, including the scored ones, as the papers did; `fitted_on`
+        says so.
     progress : callable, optional
         Called with a name, how many candidates are done, and how many there are.
-
-    Returns
-    -------
-    Advice
 
     Notes
     -----
@@ -315,23 +310,19 @@ class Search:
         partly by this one: a candidate that is lucky everywhere is chosen everywhere. So the gain
         is compared with what the same procedure gains if no candidate differs from none: on
         bootstrapped scores that are moved to the same mean. Folds that aren't independent share
-        luck too.
+        luck too: those that share a text, or whose items train the heads of others.
         """
         gain, chosen = self.gains(self.values.T[None])
         null = (self.draws - self.draws.mean(axis=2, keepdims=True)).transpose(2, 1, 0)
-        chance, _ = self.gains(null if self._independent_folds else overlapping(null))
+        texts = [self.task.texts_of(evaluation.items) for evaluation in self.plan.evaluations]
+        same = np.concatenate([np.unique(self.task.identities[numbers]) for numbers in texts])
+        independent = not self.task.supervised and len(np.unique(same)) == len(same)
+        chance, _ = self.gains(null if independent else overlapping(null))
         p = float(1 + (chance >= gain[0] - 1e-12).sum()) / (1 + len(chance))
         numbers = chosen[:, 0].tolist()
         system = [self.outcomes[number][k] for k, number in enumerate(numbers)]
         folds = self.bench.folds(self.plan, system, self.outcomes[0])
         return folds, [self.candidates[number] for number in numbers], p
-
-    @property
-    def _independent_folds(self) -> bool:
-        """Whether folds share no text, and no head is trained on the items of another."""
-        texts = [self.task.texts_of(evaluation.items) for evaluation in self.plan.evaluations]
-        same = np.concatenate([np.unique(self.task.identities[numbers]) for numbers in texts])
-        return not self.task.supervised and len(np.unique(same)) == len(same)
 
     @cached_property
     def outer_plan(self) -> Plan:

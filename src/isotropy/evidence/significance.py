@@ -30,19 +30,13 @@ Draw = Callable[[np.random.Generator, int, int], NDArray[Any]]
 @public
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Two systems on the same items.
-
-    Parameters
-    ----------
-    system, baseline : Outcome
-    groups : array of shape (n_items,)
-        The group of every item, numbered alike in all folds of a comparison: folds of the same
-        groups, such as one per seed, share their draws; others are independent.
-    """
+    """Two systems on the same items."""
 
     system: Outcome
     baseline: Outcome
     groups: NDArray[np.int64]
+    """The group of every item, numbered alike in all folds of a comparison: folds of the same
+    groups, such as one per seed, share their draws; others are independent."""
 
     def __post_init__(self) -> None:
         shapes = {(self.system.n_items,), (self.baseline.n_items,), np.shape(self.groups)}
@@ -66,10 +60,6 @@ class Fold:
 def difference(folds: Sequence[Fold]) -> float:
     """Mean over folds of the system's score less the baseline's; NaN if a score is undefined.
 
-    Parameters
-    ----------
-    folds : sequence of Fold
-
     Examples
     --------
     >>> import numpy as np
@@ -89,20 +79,9 @@ def interval(
     """(low, high) ends of the percentile interval of the difference, by paired bootstrap.
 
     In every draw the groups of each fold are drawn with replacement, as many as there are, and
-    both scores are computed again on their items.
-
-    Parameters
-    ----------
-    folds : sequence of Fold
-    n_draws : int
-    level : float
-        Share of intervals that contain the true difference.
-    seed : int
-
-    Notes
-    -----
-    Draws with an undefined score are ignored. (NaN, NaN) if the difference is NaN, or a fold is a
-    single group, from which nothing can be drawn.
+    both scores are computed again on their items. Draws with an undefined score are ignored.
+    (NaN, NaN) if the difference is NaN, or a fold is a single group, from which nothing can be
+    drawn.
     """
     _expect_folds(folds)
     checks.real(level, "level", 0, 1)
@@ -124,10 +103,7 @@ def standard_error(folds: Sequence[Fold], n_draws: int = 500, seed: int = 0) -> 
 
 @public
 def p_value(
-    folds: Sequence[Fold],
-    alternative: str = "two-sided",
-    n_draws: int = 9_999,
-    seed: int = 0,
+    folds: Sequence[Fold], alternative: str = "two-sided", n_draws: int = 9_999, seed: int = 0
 ) -> float:
     """Probability of a difference this large between equal systems, by paired permutation.
 
@@ -135,16 +111,8 @@ def p_value(
     outcome determines what is exchanged, such as ranks. The p-value is (1 + draws at least as
     extreme)/(1 + draws), which is never 0.
 
-    Parameters
-    ----------
-    folds : sequence of Fold
-    alternative : {"two-sided", "greater"}
-        "greater" asks whether the system is better than the baseline.
-    n_draws, seed : int
-
-    Notes
-    -----
-    1 if the difference is NaN. Draws with an undefined score count as extreme.
+    1 if the difference is NaN. Draws with an undefined score count as extreme. The alternative
+    "greater" asks whether the system is better than the baseline.
 
     Examples
     --------
@@ -175,10 +143,6 @@ def holm(p_values: Any) -> Floats:
 
     With p sorted, the i-th of m becomes the largest of (m - j + 1) p_j over j up to i, at most 1.
 
-    Parameters
-    ----------
-    p_values : array of shape (n_tests,)
-
     Examples
     --------
     >>> holm([0.01, 0.04, 0.03]).tolist()
@@ -207,19 +171,10 @@ def items_needed(
     """Items needed to find a true difference of `effect` significant with probability `power`.
 
     n ((z_{1 - alpha/2} + z_power) se/effect)^2, where se is the standard error of the difference on
-    the n items at hand, which falls with the root of n.
-
-    Parameters
-    ----------
-    folds : sequence of Fold
-    effect : float
-        The difference as a fraction: 0.01 is one point.
-    power, alpha : float
-        Probability of finding it, and level of the two-sided test.
-    n_draws, seed : int
-        Of the bootstrap for the standard error.
+    the n items at hand, by bootstrap, which falls with the root of n; alpha is the level of the
+    two-sided test. An effect of 0.01 is one point.
     """
-    for name, value in (("effect", effect), ("power", power), ("alpha", alpha)):
+    for name, value in {"effect": effect, "power": power, "alpha": alpha}.items():
         if not 0 < checks.real(value, name, 0, 1) < 1:
             raise InputError(f"{name} must be a number in (0, 1), got {value!r}.")
     error = standard_error(folds, n_draws, seed)

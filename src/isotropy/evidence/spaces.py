@@ -36,10 +36,6 @@ TOKEN, SENTENCE = "token", "sentence"
 NONE = "none"
 
 
-def _as_is(rows: Float32Array) -> Float32Array:
-    return rows
-
-
 @dataclass(frozen=True)
 class Space:
     """Token rows of texts, and how they are pooled to one row per text.
@@ -48,7 +44,7 @@ class Space:
     """
 
     tokens: TokenRows
-    finish: Callable[[Float32Array], Float32Array] = _as_is
+    finish: Callable[[Float32Array], Float32Array] = field(default=lambda rows: rows)
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
@@ -97,13 +93,7 @@ class Space:
 
 
 class ArrayEncoder:
-    """Rows of an array, looked up by their texts.
-
-    Parameters
-    ----------
-    vectors : array of shape (len(texts), n_features)
-    texts : sequence of texts
-    """
+    """Rows of an array, looked up by their texts."""
 
     def __init__(self, vectors: Any, texts: Sequence[Text]) -> None:
         self.rows = linalg.to_numpy(checks.matrix(vectors))
@@ -122,8 +112,7 @@ class ArrayEncoder:
                 "fit_on must hold texts of the task when vectors are an array, got "
                 f"{n_unknown:,} others. Use isotropy.KeyedVectors or an Encoder."
             )
-        found: Float32Array = self.rows[[self.places[text] for text in texts]]
-        return found
+        return self.rows[[self.places[text] for text in texts]]
 
 
 def as_encoder(vectors: Any, texts: Sequence[Text]) -> Any:
@@ -155,7 +144,8 @@ def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
                 "the encoder must have no repair, got one from with_repair. List that repair "
                 "among those to try."
             )
-        found = Space(encoder.tokens(texts), encoder.own.finish if encoder.own else _as_is)
+        tokens = encoder.tokens(texts)
+        found = Space(tokens, encoder.own.finish) if encoder.own else Space(tokens)
     elif isinstance(encoder, WordMeans):
         found = Space(encoder.tokens(texts))
     else:
@@ -174,44 +164,36 @@ def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
 @public
 @dataclass(frozen=True)
 class Candidate:
-    """A repair with its parameters, applied to tokens or to pooled rows; or no repair.
-
-    Parameters
-    ----------
-    method : str
-        Name of a repair, such as "all-but-the-top", or "none".
-    params : mapping
-        Parameters that are not at their default.
-    level : {"token", "sentence"}
-        What is repaired: every token before pooling, or the pooled rows.
-    """
+    """A repair with its parameters, applied to tokens or to pooled rows; or no repair."""
 
     method: str
+    """Name of a repair, such as "all-but-the-top", or "none"."""
     params: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that are not at their default."""
     level: str = SENTENCE
+    """What is repaired: every "token" before pooling, or the pooled rows ("sentence")."""
 
     def __post_init__(self) -> None:
         checks.choice(self.method, "method", [NONE, *Repair.by_name])
         checks.choice(self.level, "level", (SENTENCE, TOKEN))
-        known = [] if self.method == NONE else list(signature(self._kind).parameters)
-        specs.expect_known(self.params, known, f"params of {self.method}")
+        specs.expect_known(self.params, self._known, f"params of {self.method}")
         if self.method != NONE:
             self.make()._check_params()
 
     @property
-    def _kind(self) -> type[Repair]:
-        return Repair.by_name[self.method]
+    def _known(self) -> list[str]:
+        made = Repair.by_name.get(self.method)
+        return list(signature(made).parameters) if made else []
 
     def make(self, seed: int = 0) -> Repair:
         """The repair, not yet fitted; `seed` is its random_state unless that is a parameter."""
-        return self._kind(**({"random_state": seed} if self.seeded else {}), **self.params)
+        given = {"random_state": seed} if self.seeded else {}
+        return Repair.by_name[self.method](**given, **self.params)
 
     @property
     def seeded(self) -> bool:
         """Whether the fit depends on a seed that the parameters don't set."""
-        if self.method == NONE or "random_state" in self.params:
-            return False
-        return "random_state" in signature(self._kind).parameters
+        return "random_state" in self._known and "random_state" not in self.params
 
     def __str__(self) -> str:
         if self.method == NONE:
@@ -273,18 +255,12 @@ class Fits:
 
     Repairs that are computed from moments share the moments. Cluster removals with the same
     clusters share the clustering: their directions are the first of the most that any of them
-    removes, so clusters that are too small for that many are dissolved for all of them.
-
-    Parameters
-    ----------
-    source : callable
-        The source of a level's rows, which are read again for every fit and never kept.
-    candidates : sequence of Candidate
-        All candidates that will be fitted.
+    removes, so clusters that are too small for that many are dissolved for all of them. The rows of
+    a level are read again from its `source` for every fit, and never kept.
     """
 
     def __init__(self, source: Callable[[str], Source], candidates: Sequence[Candidate]) -> None:
-        self.source, self._candidates = source, candidates
+        self.source, self._candidates = source, candidates  # all that will be fitted
         self._moments: dict[str, Moments] = {}
         self._clusters: dict[Any, ClusterRemoval] = {}
 

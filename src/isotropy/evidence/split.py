@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,8 +65,8 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
     train = next(part for part in ("train", "dev", *task.parts) if part in task.parts)
     test = next((part for part in ("test", "dev") if part in task.parts), train)
     if test == train:
-        inside = np.sort(np.concatenate(list(task.parts.values())))
-        return _folds(inside, task.n_items, task.n_items - len(inside))
+        words = f"Items used: all {task.n_items:,} items, each scored in a held-out fold."
+        return Split(np.arange(task.n_items), None, HELD_OUT, words)
     items, outside = task.parts[train], task.parts[test]
     alone = disjoint(task, items, outside)
     n_shared = len(items) - len(alone)
@@ -93,24 +92,13 @@ def divided(task: Task, max_items: int, seed: int) -> Split:
     inside = separable(task, pool, seed)
     parts = f"of the {train} and {test} parts together"
     n_items = len(np.union1d(items, outside))
-    most = _most(max_items, len(pool) < n_items, f" of the {train} part")
-    left_out = len(pool) - len(inside)
-    found = _folds(inside, n_items, left_out, most, parts, f", since {because}")
-    return replace(found, pooled=True)
-
-
-def _folds(
-    inside: Integers,
-    n_items: int,
-    n_left_out: int,
-    why: Sequence[str] = (),
-    what: str = "items",
-    because: str = "",
-) -> Split:
-    tied = f"{n_left_out:,} excluded because they share sentences with most other items"
-    used = _counted(len(inside), n_items, what, [*([tied] if n_left_out else []), *why])
-    words = f"Items used: {used}, each scored in a held-out fold{because}."
-    return Split(inside, None, HELD_OUT, words)
+    n_tied = len(pool) - len(inside)
+    why = _most(max_items, len(pool) < n_items, f" of the {train} part")
+    if n_tied:
+        why.insert(0, f"{n_tied:,} excluded because they share sentences with most other items")
+    used = _counted(len(inside), n_items, parts, why)
+    words = f"Items used: {used}, each scored in a held-out fold, since {because}."
+    return Split(inside, None, HELD_OUT, words, pooled=True)
 
 
 def _shared(n_items: int, part: str) -> list[str]:

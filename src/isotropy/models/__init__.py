@@ -1,8 +1,7 @@
 """Models and texts as sources of vectors: encoders, embeddings, vectors by key."""
 
-from isotropy.models.embeddings import Embeddings, embeddings
-from isotropy.models.encoder import Encoder, TokenRows, cut_off, holds_vectors, open_encoder
-from isotropy.models.keyed import KEYS, KeyedVectors, WordMeans, averaged
+from isotropy.models.encoder import Encoder, cut_off, holds_vectors, open_encoder
+from isotropy.models.keyed import KEYS, Embeddings, KeyedVectors, WordMeans, averaged, embeddings
 from isotropy.models.loading import extra, first_line, pretrained_location
 from isotropy.models.models import Float32Array
 from isotropy.models.texts import (
@@ -16,6 +15,6 @@ from isotropy.models.texts import (
     plain_text,
     sample_texts,
 )
-from isotropy.models.tokens import bounded
+from isotropy.models.tokens import TokenRows, bounded
 
 __all__ = ["Embeddings", "Encoder", "KeyedVectors", "Span", "embeddings", "open_encoder"]

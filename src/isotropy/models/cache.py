@@ -50,24 +50,16 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif hasattr(value, "get_params"):
         yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
         yield from _parts(value.get_params(deep=False))
-        yield from _parts(_learned(value))
+        named = getattr(value, "learned", None)  # as repairs do
+        names = named or [name for name in vars(value) if name.endswith("_")]
+        yield from _parts({name: getattr(value, name) for name in names})
     else:
-        yield from _plain_parts(value)
-
-
-def _learned(estimator: Any) -> dict[str, Any]:
-    """Learned values: those that a repair names, else attributes that end in an underscore."""
-    names = getattr(estimator, "learned", None) or [n for n in vars(estimator) if n.endswith("_")]
-    return {name: getattr(estimator, name) for name in names}
-
-
-def _plain_parts(value: Any) -> Iterator[bytes]:
-    array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    if array.ndim == 0 or array.dtype.hasobject:
-        yield repr(array.item() if array.ndim == 0 else value).encode()
-    else:
-        yield f"{array.dtype.str} {array.shape}".encode()
-        yield array.tobytes()
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        if array.ndim == 0 or array.dtype.hasobject:
+            yield repr(array.item() if array.ndim == 0 else value).encode()
+        else:
+            yield f"{array.dtype.str} {array.shape}".encode()
+            yield array.tobytes()
 
 
 N_OPEN = 16  # shards that are memory-mapped at a time, each with a file descriptor
@@ -77,14 +69,8 @@ class Cache:
     """The rows of all tokens of texts, by a checksum of each text, for one model and layer.
 
     Each `add` writes one shard: its rows, then an index of them. A shard exists once its index
-    does; a damaged one is ignored. Several threads and processes may use one cache.
-
-    Parameters
-    ----------
-    folder : path
-        Created if missing.
-    identity : dict
-        Plain values that identify the model and its settings.
+    does; a damaged one is ignored. Several threads and processes may use one cache. `identity` has
+    plain values that identify the model and its settings.
     """
 
     def __init__(self, folder: Any, identity: dict[str, Any]) -> None:

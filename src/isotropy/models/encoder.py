@@ -6,8 +6,9 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from isotropy.models.models import (
     layer_numbers,
 )
 from isotropy.models.static import StaticModel, StaticPooling
-from isotropy.models.texts import Span, Text, Texts, open_texts, plain_text
+from isotropy.models.texts import Span, Text, Texts, each, open_texts, plain_text
 from isotropy.models.tokens import Integers, Stack, TokenRows, joined, labels
 from isotropy.progress import ProgressBar
 from isotropy.sources import FORMATS, Batch, Chunk, Source
@@ -66,7 +67,7 @@ class TextSource(Source):
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         number, first_text = chunk.place
-        block = self.texts.blocks()[number]
+        block = self.texts.blocks[number]
         texts = self.texts.read(block)
         (found,), n_cut = self.encoder.block(texts)
         self._say_cut(number, n_cut)
@@ -80,9 +81,8 @@ class TextSource(Source):
 
     def identity(self) -> dict[str, Any]:
         texts = hashlib.sha256()
-        for block in self.texts.blocks():
-            for text in self.texts.read(block):
-                texts.update(repr(text).encode())
+        for text in each(self.texts):
+            texts.update(repr(text).encode())
         return {
             "kind": "texts",
             **self.encoder.identity(),
@@ -93,17 +93,15 @@ class TextSource(Source):
     def _counted(self) -> list[Chunk]:
         """One chunk per block."""
         chunks, first_row, first_text = [], 0, 0
-        for number, block in enumerate(self.texts.blocks()):
-            n_rows = self._n_tokens(number) if self.encoder.pool == "tokens" else block[0]
+        for number, block in enumerate(self.texts.blocks):
+            n_rows = block[0]
+            if self.encoder.pool == "tokens":
+                encodings, kept = self.encoder.tokenized(self.texts.read(block))
+                self._say_cut(number, sum(encoding.truncated for encoding in encodings))
+                n_rows = sum(map(len, kept))
             chunks.append(Chunk(first_row, n_rows, place=(number, first_text)))
             first_row, first_text = first_row + n_rows, first_text + block[0]
         return chunks
-
-    def _n_tokens(self, number: int) -> int:
-        texts = self.texts.read(self.texts.blocks()[number])
-        encodings, kept = self.encoder.tokenized(texts)
-        self._say_cut(number, sum(encoding.truncated for encoding in encodings))
-        return sum(map(len, kept))
 
     def _carried(self, texts: Sequence[Text], block: tuple[int, ...], first_text: int) -> pa.Table:
         if self.encoder.pool == "tokens":
@@ -123,18 +121,10 @@ class TextSource(Source):
         self._cut[block] = n_cut
 
 
-__all__ = ["Encoder", "TokenRows", "cut_off"]
-
 POOLS = ("tokens", "mean", "cls", "last", "own")
 CPU_BATCH, GPU_BATCH = 1 << 12, 1 << 16  # tokens
 CACHE_BATCH = 64  # texts
 NOT_IN_CACHE_KEY = ("pool", "special_tokens")  # since a cache has every token
-
-
-class Repairs(Protocol):
-    """A fitted repair, as `with_repair` takes it."""
-
-    def transform(self, X: Any) -> Any: ...
 
 
 @public
@@ -198,33 +188,35 @@ class Encoder:
         self.pool = checks.choice(pool, "pool", POOLS)
         self.special_tokens = bool(special_tokens)
         self.layer = layer
-        self.repair: Repairs | None = None
-        self.sentence_repair: Repairs | None = None
+        self.repair: Any = None
+        self.sentence_repair: Any = None
         self._device = device
         self._load()
         self.layers = layer_numbers(layer, self.model.n_layers)
         default = CPU_BATCH if self.model.device.type == "cpu" else GPU_BATCH
         self.batch_tokens = checks.integer(batch_tokens or default, "batch_tokens", 1)
-        self.max_length = self._max_length(max_length)
+        self.max_length = self.own.max_length if self.own else self.model.max_length
+        self.max_length = min(self.max_length, self.model.max_length)
+        if max_length is not None:
+            least = 1 + int(self.model.tokenizer.num_special_tokens_to_add())
+            asked = checks.integer(max_length, "max_length", least)
+            self.max_length = min(self.max_length, asked)
         self.cache: Cache | None = None
         if cache is not None:
             self.check_one_layer("a cache")
-            self.cache = Cache(
-                cache, {k: v for k, v in self.identity().items() if k not in NOT_IN_CACHE_KEY}
-            )
+            key = {k: v for k, v in self.identity().items() if k not in NOT_IN_CACHE_KEY}
+            self.cache = Cache(cache, key)
 
     def _load(self) -> None:
         self.model: Model | StaticModel
-        self.own: OwnPooling | StaticPooling | None = None
+        self.own: OwnPooling | StaticPooling | None
         folder = static_folder(self.name)
-        if folder is not None:
+        if folder is None:
+            self.model = Model(self.name, self._device)
+            self.own = OwnPooling(self.name, self.model) if self.pool == "own" else None
+        else:
             self.model = StaticModel(self.name, folder)
-            if self.pool == "own":
-                self.own = StaticPooling(self.model)
-            return
-        self.model = Model(self.name, self._device)
-        if self.pool == "own":
-            self.own = OwnPooling(self.name, self.model)
+            self.own = StaticPooling(self.model) if self.pool == "own" else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("model", "own")}
@@ -233,21 +225,13 @@ class Encoder:
         self.__dict__.update(state)
         self._load()
 
-    def _max_length(self, asked: int | None) -> int:
-        most = self.model.max_length
-        if self.own:
-            most = min(most, self.own.max_length)
-        if asked is None:
-            return most
-        least = 1 + int(self.model.tokenizer.num_special_tokens_to_add())
-        return min(most, checks.integer(asked, "max_length", least))
-
     @property
     def n_features(self) -> int:
-        width = _width_after(self.repair, self.model.n_features)
+        width = int(getattr(self.repair, "_n_features_out", self.model.n_features))
         if self.own:
             width = self.own.width(width)
-        return width if self.pool == "tokens" else _width_after(self.sentence_repair, width)
+        after = None if self.pool == "tokens" else self.sentence_repair
+        return int(getattr(after, "_n_features_out", width))
 
     @property
     def several_layers(self) -> bool:
@@ -261,7 +245,7 @@ class Encoder:
                 "isotropy.layers."
             )
 
-    def with_repair(self, repair: Repairs, level: str = "token") -> Self:
+    def with_repair(self, repair: Any, level: str = "token") -> Self:
         """An encoder that repairs token rows before pooling, as the papers do.
 
         Parameters
@@ -300,7 +284,7 @@ class Encoder:
     def tokens(self, texts: Any, progress: bool | None = None) -> TokenRows:
         """The token rows to pool, without repairs: all of a text, its first or its last."""
         self.check_one_layer("tokens")
-        return self._all(texts, progress, _as_they_are)[0]
+        return self._all(texts, progress, lambda tokens: tokens)[0]
 
     def pooled(self, tokens: TokenRows, rows: Float32Array | None = None) -> Float32Array:
         """One row per text from its token rows; `rows`, if given, replace these."""
@@ -342,7 +326,8 @@ class Encoder:
             return
         missing = self.cache.missing(plain)
         if missing:
-            states = sorted((s for batch in self._run(missing) for s in batch), key=_number)
+            ran = (states for batch in self._run(missing) for states in batch)
+            states = sorted(ran, key=attrgetter("number"))
             self.cache.add(missing, [s.encoding for s in states], [s.layers[0] for s in states])
         for start in range(0, len(plain), CACHE_BATCH):
             found = map(self.cache.get, plain[start : start + CACHE_BATCH])
@@ -382,7 +367,7 @@ class Encoder:
         n_cut = 0
         with ProgressBar("texts", progress) as bar:
             bar.begin(opened.n_texts, "encoding")
-            for block in opened.blocks():
+            for block in opened.blocks:
                 layers, n = self.block(opened.read(block), finish, bar.advance)
                 stacks = stacks or [Stack() for _ in layers]
                 for stack, layer in zip(stacks, layers, strict=True):
@@ -446,19 +431,6 @@ def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
     return f"{n_cut:,} of {n_texts:,} texts were longer than {max_length} tokens and truncated"
 
 
-def _width_after(repair: Repairs | None, width: int) -> int:
-    """The width of repaired rows."""
-    return int(getattr(repair, "_n_features_out", width))
-
-
-def _number(states: States) -> int:
-    return states.number
-
-
-def _as_they_are(tokens: TokenRows) -> TokenRows:
-    return tokens
-
-
 NOT_ALONE = {".txt", ".bin", ".safetensors"}  # suffixes that folders of models have too
 
 
@@ -476,6 +448,8 @@ def open_encoder(
 ) -> Encoder | KeyedVectors:
     """An encoder of texts, from a model or from a file that has vectors beside their texts.
 
+    `compare`, `advise` and `diagnose` take either.
+
     Parameters
     ----------
     name_or_path : str or path
@@ -487,11 +461,6 @@ def open_encoder(
         As for `Encoder`; a file of vectors has no use for it.
     column, text_column : str, optional
         For files only: the column with the vectors, and the one with the texts.
-
-    Returns
-    -------
-    Encoder or KeyedVectors
-        Either can be given to `compare`, `advise` and `diagnose`.
 
     Examples
     --------

@@ -1,10 +1,11 @@
-"""Vectors looked up by word or text, and texts encoded as means of word vectors."""
+"""Vectors looked up by word or text, means of word vectors, and a model's embedding matrix."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, brief, public
+from isotropy.models.loading import extra, loading, pretrained_location, static_folder
 from isotropy.models.models import Float32Array
+from isotropy.models.static import StaticModel
 from isotropy.models.texts import Text, occurrence
 from isotropy.models.tokens import Integers, TokenRows
 from isotropy.sources import ArraySource, Source, listed, open_source
@@ -30,14 +33,8 @@ class KeyedVectors(ArraySource):
     ----------
     vectors : array of shape (n_samples, n_features)
     keys : sequence of str, or mapping of str to int
-        The word or text of each row, or a mapping of these to rows. If a key is repeated, its first
-        row counts.
-
-    Attributes
-    ----------
-    vectors : array of shape (n_samples, n_features)
-    words : mapping of str to int
-        The row of each key.
+        The word or text of each row, or a mapping of these to rows (the attribute `words`). If a
+        key is repeated, its first row counts.
 
     Examples
     --------
@@ -50,27 +47,18 @@ class KeyedVectors(ArraySource):
 
     def __init__(self, vectors: Any, keys: Sequence[Text] | Mapping[Any, int]) -> None:
         super().__init__(vectors)
+        self.vectors: NDArray[Any] = self.X
+        self.words = keys if isinstance(keys, Mapping) else self._numbered(keys)
         if isinstance(keys, Mapping):
-            self._expect_rows(list(keys.values()))
-        else:
-            keys = self._numbered(keys)
-        self.words = keys
-
-    def _expect_rows(self, rows: list[Any]) -> None:
-        """Raise unless all are row numbers."""
-        if set(map(type, rows)) == {int} and 0 <= min(rows) <= max(rows) < self.n_samples:
-            return
-        for row in rows:
-            checks.integer(row, "the row of each key", 0, self.n_samples - 1)
+            rows = list(keys.values())
+            if set(map(type, rows)) != {int} or not 0 <= min(rows) <= max(rows) < self.n_samples:
+                for row in rows:
+                    checks.integer(row, "the row of each key", 0, self.n_samples - 1)
 
     def _numbered(self, keys: Any) -> dict[Any, int]:
         """The first row of each key."""
-        try:
-            given = (
-                None if isinstance(keys, (str, bytes)) else list(islice(keys, self.n_samples + 1))
-            )
-        except TypeError:
-            given = None
+        listed = isinstance(keys, Iterable) and not isinstance(keys, (str, bytes))
+        given = list(islice(keys, self.n_samples + 1)) if listed else None
         if given is None or not all(isinstance(key, Hashable) for key in given):
             raise InputError(
                 f"keys must be a list of words or texts, or the row of each, got {brief(keys)}."
@@ -107,11 +95,6 @@ class KeyedVectors(ArraySource):
         keys = [word for table in tables for word in table.column(name).to_pylist()]
         return cls(rows, keys)
 
-    @property
-    def vectors(self) -> NDArray[Any]:
-        found: NDArray[Any] = self.X
-        return found
-
     def __contains__(self, key: object) -> bool:
         return key in self.words
 
@@ -127,8 +110,7 @@ class KeyedVectors(ArraySource):
                 f"texts must be among the keys, got {len(unknown):,} that are not: "
                 f"{listed(unknown, 3)}. Leave them out."
             )
-        rows: NDArray[Any] = self.vectors[np.array(found, dtype=np.int64)]
-        return rows
+        return self.vectors[np.array(found, dtype=np.int64)]
 
     def with_repair(self, repair: Any) -> KeyedVectors:
         """Keyed vectors with the same keys and repaired rows."""
@@ -184,14 +166,8 @@ class WordMeans:
     """Encodes each text as the mean of the vectors of its known words.
 
     A word is looked up as written, then in lower case, then in parts, split at hyphens, apostrophes
-    and dots. Punctuation is ignored. A text without a known word becomes a row of zeros.
-
-    Parameters
-    ----------
-    vectors : KeyedVectors
-        Whose keys are words.
-    texts : sequence of texts
-        Texts whose unknown words are counted.
+    and dots. Punctuation is ignored. A text without a known word becomes a row of zeros. The
+    unknown words of `texts` are counted.
 
     Examples
     --------
@@ -236,13 +212,11 @@ class WordMeans:
     def _found(self, text: Text) -> tuple[list[int], int]:
         """The rows of a text's known words, and the number of unknown ones."""
         words = WORD.findall(occurrence(text))
-        found = [self._of_word(word) for word in words]
+        for word in words:
+            if word not in self._rows:
+                self._rows[word] = self._look_up([word]) or self._look_up(PIECE.findall(word))
+        found = [self._rows[word] for word in words]
         return [row for rows in found for row in rows], sum(not rows for rows in found)
-
-    def _of_word(self, word: str) -> list[int]:
-        if word not in self._rows:
-            self._rows[word] = self._look_up([word]) or self._look_up(PIECE.findall(word))
-        return self._rows[word]
 
     def _look_up(self, words: Sequence[str]) -> list[int]:
         known: Any = self.vectors.words
@@ -259,3 +233,133 @@ def averaged(vectors: KeyedVectors, texts: Sequence[Text]) -> KeyedVectors | Wor
         return vectors
     found = WordMeans(vectors, texts)
     return found if 0 < found.n_words >= 2 * found.n_unknown else vectors
+
+
+class Words(Mapping[str, int]):
+    """The row of every word that is one ordinary token of a tokenizer, in a matrix of n_rows.
+
+    If the tokenizer distinguishes a word inside a sentence, with a space before it, that form is
+    looked up first, then the bare word.
+    """
+
+    def __init__(self, tokenizer: Any, n_rows: int) -> None:
+        self.tokenizer, self.n_rows = tokenizer, n_rows
+        self._special = set(tokenizer.all_special_ids)
+
+    def rows(self, words: Sequence[str]) -> list[int | None]:
+        """The row of each word; None if it has none."""
+        if not words:
+            return []
+        options = {"add_special_tokens": False, "verbose": False}
+        spaced = self.tokenizer([f" {word}" for word in words], **options)["input_ids"]
+        bare = self.tokenizer(list(words), **options)["input_ids"]
+        found = []
+        for forms in zip(spaced, bare, strict=True):
+            tokens = (ids[0] for ids in forms if len(ids) == 1)
+            known = (int(t) for t in tokens if t not in self._special and t < self.n_rows)
+            found.append(next(known, None))
+        return found
+
+    def __getitem__(self, word: str) -> int:
+        row = self.rows([word])[0] if isinstance(word, str) and word.strip() == word != "" else None
+        if row is None:
+            raise KeyError(word)
+        return row
+
+    @cached_property
+    def _listed(self) -> dict[str, int]:
+        """Words of the vocabulary as written."""
+        written = self.tokenizer.batch_decode([[i] for i in range(self.n_rows)])
+        words = sorted({text.strip() for text in written} - {""})
+        found = zip(words, self.rows(words), strict=True)
+        return {word: row for word, row in found if row is not None}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+
+@public
+class Embeddings(KeyedVectors):
+    """The embedding matrix of a model: all rows, including special and unused tokens.
+
+    It is a source of rows and an encoder of words that are one token. `embeddings` makes it.
+
+    Attributes
+    ----------
+    tokens : list of str
+        The vocabulary; an empty string for rows beyond it.
+    words : mapping of str to int
+        The row of each word that is one ordinary token.
+    """
+
+    words: Words
+
+    def __init__(self, vectors: NDArray[np.float32], tokenizer: Any) -> None:
+        super().__init__(vectors, {})
+        self.words = Words(tokenizer, len(vectors))
+        self.tokens = [""] * len(vectors)
+        for token, row in tokenizer.get_vocab().items():
+            if row < len(vectors):
+                self.tokens[row] = token
+
+
+@public
+def embeddings(name_or_path: Any, which: str = "input") -> Embeddings:
+    """The input or output embeddings of a model, with its vocabulary.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        Name on the hub, folder or .gguf file of a model, which may be a static one.
+    which : {"input", "output"}
+        The matrix that tokens are looked up in, or the one that predicts tokens. Many models use
+        one matrix for both.
+
+    Examples
+    --------
+    With a model from the hub::
+
+        matrix = embeddings("bert-base-cased")
+        isotropy.measure(matrix)
+        matrix.encode(["sun", "moon"]).shape  # (2, 768)
+    """
+    checks.choice(which, "which", ("input", "output"))
+    torch, transformers = extra()
+    name = checks.path(name_or_path, "name_or_path")
+    folder = static_folder(name)
+    if folder is not None:
+        if which == "output":
+            raise _no_output(name)
+        static = StaticModel(name, folder)
+        return Embeddings(static.vectors(), static.tokenizer)
+    with loading(name):
+        where, options = pretrained_location(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+        kind = transformers.AutoModel
+        if which == "output":  # the class that the model was saved as
+            config = transformers.AutoConfig.from_pretrained(where, **options)
+            saved_as = getattr(transformers, (config.architectures or [""])[0], None)
+            kind = saved_as or (transformers.AutoModelForCausalLM if options else None)
+        if kind is None:
+            raise _no_output(name)
+        model, info = kind.from_pretrained(
+            where, dtype=torch.float32, output_loading_info=True, **options
+        )
+    layer = model.get_input_embeddings() if which == "input" else model.get_output_embeddings()
+    weight = getattr(layer, "weight", None)
+    made_up = [
+        key for key, w in model.named_parameters() if w is weight and key in info["missing_keys"]
+    ]
+    if weight is None or made_up:
+        raise _no_output(name)
+    return Embeddings(weight.detach().float().numpy().copy(), tokenizer)
+
+
+def _no_output(name: str) -> InputError:
+    return InputError(
+        f"which='output' must be of a model that predicts tokens, and {name!r} was saved "
+        "without output embeddings. Use which='input'."
+    )

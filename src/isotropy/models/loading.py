@@ -88,10 +88,7 @@ def _fetched(name: str) -> Path | None:
 
 
 def pools_itself(name_or_path: Any) -> bool:
-    """Whether a model in a folder or on the hub has its own pooling.
-
-    Models of sentence-transformers and static models have.
-    """
+    """Whether a model has its own pooling, as those of sentence-transformers and static ones do."""
     path = Path(os.fspath(name_or_path))
     if os.path.exists(path):
         return is_sentence_transformer(path) or static_folder(path) is not None
@@ -106,16 +103,12 @@ def pools_itself(name_or_path: Any) -> bool:
     except Exception as error:  # of many kinds: offline, no such model, no access
         there_is_none = isinstance(error, errors.EntryNotFoundError)
         if not there_is_none or isinstance(error, errors.LocalEntryNotFoundError):
-            _say_not_asked(os.fspath(name_or_path), error)
+            warn(
+                f"Encoder: could not look up whether {os.fspath(name_or_path)!r} has its own "
+                f"pooling ({first_line(error)}); the mean is used. Set pool to be sure."
+            )
         return False
     return True
-
-
-def _say_not_asked(name: str, error: Exception) -> None:
-    warn(
-        f"Encoder: could not look up whether {name!r} has its own pooling ({first_line(error)}); "
-        "the mean is used. Set pool to be sure."
-    )
 
 
 def is_model(name_or_path: Any) -> bool:
@@ -176,11 +169,8 @@ def loading(name: str) -> Iterator[None]:
     """Silence the bars and notes of other libraries, and turn failures into one line."""
     _, transformers = extra()
     notes = transformers.utils.logging
-    level, bars, disabled = (
-        notes.get_verbosity(),
-        notes.is_progress_bar_enabled(),
-        logging.root.manager.disable,
-    )
+    level, bars = notes.get_verbosity(), notes.is_progress_bar_enabled()
+    disabled = logging.root.manager.disable
     notes.set_verbosity_error()
     notes.disable_progress_bar()
     logging.disable(logging.WARNING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,24 +90,8 @@ LIMITS = tuple(  # files of sentence-transformers, old and new, that may give ma
 class OwnPooling:
     """The pooling of a sentence-transformers model, and the layers after it.
 
-    Attributes
-    ----------
-    mode : {"mean", "cls", "last"}
-    prompt : str
-        What the model prepends to every text.
-    max_length : int
-        Tokens per text that it accepts.
-    n_features : int
-        Width of its vectors.
-
-    Raises
-    ------
-    InputError
-        If the model has no pooling, or one other than the mean, the first or the last token.
-
-    Notes
-    -----
-    Only the parts after the transformer are loaded; that one is in `model` already.
+    Its `prompt` is prepended to every text. Only the parts after the transformer are loaded; that
+    one is in `model` already.
     """
 
     def __init__(self, name: str, model: Model) -> None:
@@ -131,7 +116,6 @@ class OwnPooling:
         first = [file_of(name, str(Path(modules[0]["path"]) / file)) for file in LIMITS]
         self.max_length = next((max_tokens(path) for path in first if path), model.max_length)
         self._torch = model.torch
-        self.n_features = self.width(model.n_features)
 
     def width(self, n_features: int) -> int:
         """Width of the vectors for pooled rows of this width."""
@@ -199,16 +183,10 @@ def _mode(settings: dict[str, Any]) -> str:
 
 Float32Array = NDArray[np.float32]
 NO_LIMIT = 1 << 20  # tokenizers without a limit say 1e30
-COUNTED_FROM_PADDING = {  # model types whose positions start after the padding token's
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "mpnet",
-    "longformer",
-    "roberta-prelayernorm",
-}
-PASSING_SETTINGS = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
-PASSING_TOKENIZING = ("truncation", "padding")
+AFTER_PADDING = re.compile("(xlm-)?roberta(-prelayernorm)?|camembert|mpnet|longformer")
+"""Types of models whose positions start after that of the padding token."""
+PASSING_SETTINGS = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")  # of a config
+PASSING_TOKENIZING = ("truncation", "padding")  # set by each call
 
 
 @dataclass(frozen=True)
@@ -225,15 +203,7 @@ class Encoding:
 
 
 class Model:
-    """A model that gives hidden states, with its tokenizer; safe to use from several threads.
-
-    Parameters
-    ----------
-    name_or_path : str or path
-        Name on the model hub, a local folder, or a .gguf file.
-    device : str, optional
-        Torch device; by default "cuda" if available.
-    """
+    """A model that gives hidden states, with its tokenizer; safe to use from several threads."""
 
     def __init__(self, name_or_path: Any, device: str | None = None) -> None:
         self.name = os.fspath(name_or_path)
@@ -257,7 +227,13 @@ class Model:
                 f"device {device!r} cannot be used ({first_line(error)}). Use 'cpu'."
             ) from error
         self._made_up = set(notes["missing_keys"])
-        self._say_made_up()
+        needless = ("pooler.", "decoder.")  # for hidden states of encoders
+        missing = sorted(key for key in self._made_up if not key.startswith(needless))
+        if missing:
+            warn(
+                f"Encoder: {len(missing)} weights of {self.name!r} are in none of its files, "
+                f"and random, such as {missing[0]}."
+            )
         self.torch, self.device = torch, torch.device(device)
         self._tokenizing, self._running = threading.Lock(), threading.Lock()
 
@@ -277,25 +253,18 @@ class Model:
             yield max_tokens(settings)
         positions = getattr(config, "max_position_embeddings", None)
         if positions:
-            skipped = config.model_type in COUNTED_FROM_PADDING
+            skipped = AFTER_PADDING.fullmatch(config.model_type)
             yield int(positions) - (config.pad_token_id + 1 if skipped else 0)
-
-    def _say_made_up(self) -> None:
-        needless = ("pooler.", "decoder.")  # for hidden states of encoders
-        missing = sorted(key for key in self._made_up if not key.startswith(needless))
-        if missing:
-            warn(
-                f"Encoder: {len(missing)} weights of {self.name!r} are in none of its files, "
-                f"and random, such as {missing[0]}."
-            )
 
     def fingerprint(self) -> str:
         """A checksum of the config, the tokenizer, and a sample of each weight tensor.
 
         Weights that are not in the files, such as an unused pooler, are random, and left out.
         """
+        text = self.network.config.to_json_string()
+        settings = json.loads(text, object_hook=lambda part: _without(part, PASSING_SETTINGS))
         digest = hashlib.sha256(type(self.network).__name__.encode())
-        digest.update(json.dumps([self._settings(), self._vocabulary()], sort_keys=True).encode())
+        digest.update(json.dumps([settings, self._vocabulary()], sort_keys=True).encode())
         for name, weight in sorted(self.network.state_dict().items()):
             if name in self._made_up:
                 continue
@@ -304,13 +273,7 @@ class Model:
             digest.update(name.encode() + picked.float().cpu().numpy().tobytes())
         return digest.hexdigest()[:32]
 
-    def _settings(self) -> Any:
-        """The config, without what does not affect the hidden states."""
-        text = self.network.config.to_json_string()
-        return json.loads(text, object_hook=lambda part: _without(part, PASSING_SETTINGS))
-
     def _vocabulary(self) -> Any:
-        """The tokenizer's settings, without what each call sets."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return sorted(self.tokenizer.get_vocab().items())
@@ -377,12 +340,8 @@ class Model:
                 attention_mask=torch.from_numpy(mask).to(self.device),
                 output_hidden_states=not last_only,
             )
-            states = (
-                [found.last_hidden_state]
-                if last_only
-                else [found.hidden_states[layer] for layer in layers]
-            )
-            return [state.float().cpu().numpy() for state in states]
+            every = {self.n_layers: found.last_hidden_state} if last_only else found.hidden_states
+            return [every[layer].float().cpu().numpy() for layer in layers]
 
 
 def _without(part: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,15 +33,6 @@ NORMALIZE = "Normalize"
 class StaticModel:
     """A static model with the interface of `Model`; its one layer is the table of token vectors.
 
-    Parameters
-    ----------
-    name : str
-        Name or path that the user gave.
-    folder : path
-        Contains model.safetensors and tokenizer.json.
-
-    Notes
-    -----
     In model2vec, the row of token t is weights[t] * embeddings[mapping[t]], both optional. Unknown
     tokens are left out, and a text is truncated after 512 known ones. sentence-transformers uses
     all tokens, including unknown ones. A text without tokens becomes a row of zeros.
@@ -55,7 +47,12 @@ class StaticModel:
         self.is_own = kind == OWN_TABLE
         self.table = self._table(kind)
         self.weights, self.mapping = tensors.get("weights"), tensors.get("mapping")
-        self.tokenizer = self._tokenizer()
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise self._bad("must have tokenizer.json, got none")
+        _, transformers = extra()
+        with loading(name):
+            self.tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
         self._check()
         self.n_features = int(self.table.shape[1])
         self.max_length = OWN_LENGTH if self.is_own else NO_LIMIT
@@ -84,21 +81,12 @@ class StaticModel:
     def _table(self, kind: str) -> Float32Array:
         source = open_source(self.folder / STATIC_TABLE, column=kind)
         table = np.empty((source.n_samples, source.n_features), np.float32)
-        for chunk in source.chunks():
-            for batch in source.read(chunk):
-                with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-                    table[batch.first_row :][: len(batch.rows)] = batch.rows
+        for batch in chain.from_iterable(map(source.read, source.chunks())):
+            with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+                table[batch.first_row :][: len(batch.rows)] = batch.rows
         if not np.isfinite(table).all():
             raise self._bad("must have token vectors that float32 can hold, got larger ones")
         return table
-
-    def _tokenizer(self) -> Any:
-        path = self.folder / "tokenizer.json"
-        if not path.is_file():
-            raise self._bad("must have tokenizer.json, got none")
-        _, transformers = extra()
-        with loading(self.name):
-            return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
 
     def _check(self) -> None:
         """Raise if table, mapping, weights and vocabulary don't match."""
@@ -113,16 +101,12 @@ class StaticModel:
                 raise self._bad(
                     f"must have {what} for each of its {n_ids:,} tokens, got shape {tensor.shape}"
                 )
-        if (
-            mapping is not None
-            and len(mapping)
-            and not 0 <= mapping.min() <= mapping.max() < n_rows
-        ):
+        if mapping is not None and not 0 <= mapping.min() <= mapping.max() < n_rows:
             worst = mapping.min() if mapping.min() < 0 else mapping.max()
             raise self._bad(f"must have a mapping to its {n_rows:,} rows, got row {worst}")
         if mapping is None and n_rows < n_ids:
             raise self._bad(f"must have a row for each of its {n_ids:,} tokens, got {n_rows:,}")
-        if weights is not None and (weights.dtype.kind not in "fiu" or not _finite(weights)):
+        if weights is not None and not (weights.dtype.kind in "fiu" and np.isfinite(weights).all()):
             raise self._bad("must have finite weights, got others")
 
     def _unknown(self) -> int | None:
@@ -154,20 +138,17 @@ class StaticModel:
     def _encoding(self, text: str, ids: list[int], places: Any, max_length: int) -> Encoding:
         kept = [i for i, token in enumerate(ids) if token != self.unknown]
         if not kept:
-            self._say_empty(text)
+            if not self._said_empty:
+                self._said_empty = True
+                warn(
+                    f"Encoder: texts without a token that the model knows get a vector of zeros, "
+                    f"such as {text[:40]!r}."
+                )
             whole = np.array([[0, len(text)]], dtype=np.int64)
             return Encoding([self.n_ids], np.array([True]), whole)
         offsets = np.array(places, dtype=np.int64).reshape(-1, 2)[kept[:max_length]]
         picked = [ids[i] for i in kept[:max_length]]
         return Encoding(picked, np.zeros(len(picked), bool), offsets, len(kept) > max_length)
-
-    def _say_empty(self, text: str) -> None:
-        if not self._said_empty:
-            self._said_empty = True
-            warn(
-                f"Encoder: texts without a token that the model knows get a vector of zeros, "
-                f"such as {text[:40]!r}."
-            )
 
     def hidden(
         self, encodings: Sequence[Encoding], layers: Sequence[int]
@@ -205,21 +186,17 @@ def table_file(path: str) -> str | None:
 def token_vectors(path: str) -> Float32Array | None:
     """The token vectors of a static model with weights or a mapping; None for others."""
     folder = static_folder(path)
-    if folder is None or not has_formula(str(folder / STATIC_TABLE)):
+    if folder is None:
         return None
-    return StaticModel(path, folder).vectors()
+    try:
+        with safe_open(folder / STATIC_TABLE, framework="numpy") as file:
+            names = set(file.keys())
+    except (SafetensorError, OSError):  # which is explained when the table is read
+        return None
+    return StaticModel(path, folder).vectors() if OWN_TABLE in names and BESIDE & names else None
 
 
 FOLDERS.append(FolderFormat(table_file, token_vectors))
-
-
-def has_formula(path: str) -> bool:
-    """Whether a model's file has weights or a mapping that turn its table into vectors."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return OWN_TABLE in file.keys() and not BESIDE.isdisjoint(file.keys())  # noqa: SIM118
-    except (SafetensorError, OSError):  # which is explained when the table is read
-        return False
 
 
 class StaticPooling:
@@ -233,13 +210,14 @@ class StaticPooling:
     def __init__(self, model: StaticModel) -> None:
         inside = (model.folder / "modules.json").is_file()
         root = model.folder if inside else model.folder.parent
-        self.max_length, self.n_features = model.max_length, model.n_features
+        self.max_length = model.max_length
         self.prompt, self.normalize = "", False
         if (config := model.folder / "config.json").is_file() and model.is_own:
             settings = read_json(config)
             self.normalize = isinstance(settings, dict) and settings.get("normalize") is True
         elif (modules := root / "modules.json").is_file():
-            later = [_kind(module) for module in read_json(modules)[1:]]
+            kinds = [m.get("type") if isinstance(m, dict) else None for m in read_json(modules)]
+            later = [str(kind).rsplit(".", 1)[-1] for kind in kinds[1:]]
             if later not in ([], [NORMALIZE]):
                 raise InputError(
                     f"pool='own' of a static model must end in a mean or {NORMALIZE}, "
@@ -255,16 +233,6 @@ class StaticPooling:
     def finish(self, pooled: Float32Array) -> Float32Array:
         """The means, scaled to unit length if the model says so; zero rows stay zero."""
         return linalg.unit_rows(pooled) if self.normalize else pooled
-
-
-def _kind(module: Any) -> str:
-    """The name of a module's class."""
-    kind = module.get("type") if isinstance(module, dict) else None
-    return str(kind).rsplit(".", 1)[-1]
-
-
-def _finite(values: NDArray[Any]) -> bool:
-    return bool(np.isfinite(values).all())
 
 
 def _short(what: object) -> str:

@@ -6,25 +6,28 @@ import io
 import itertools
 import json
 import os
+import re
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
-from isotropy.sources import Form, FormatError, Record, listed, read_errors, tables
+from isotropy.sources import FormatError, Record, listed, read_errors, tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 BLOCK_SIZE = 1 << 17  # characters or bytes in a block: about 30,000 tokens of English
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which UTF-8 can't encode
 Block = tuple[int, ...]  # number of texts, then where they are
 
 
@@ -59,26 +62,6 @@ def expect_texts(texts: Any, name: str) -> list[Text]:
     return found
 
 
-class Texts(Protocol):
-    """Texts in blocks of bounded size, which can be read repeatedly."""
-
-    @property
-    def n_texts(self) -> int: ...
-
-    @property
-    def n_blank(self) -> int:
-        """Blank texts that were left out."""
-        ...
-
-    def blocks(self) -> list[Block]: ...
-
-    def read(self, block: Block) -> Sequence[Text]: ...
-
-    def table(self, block: Block) -> pa.Table:
-        """The texts of a block and the other columns of their file."""
-        ...
-
-
 class TextList:
     """Texts in memory; none may be blank."""
 
@@ -95,21 +78,15 @@ class TextList:
                     f"texts must not be blank, got a blank one in place {number} "
                     "(counted from 0). Leave it out."
                 )
-            if not is_unicode(text):
+            if SURROGATE.search(text):
                 raise InputError(
                     "texts must hold whole characters, got half of one (a lone surrogate, \\ud800 "
                     f"to \\udfff) in place {number} (counted from 0). Correct that text."
                 )
         ends = np.cumsum([len(text) for text in plain])
         edges = [0, *(np.flatnonzero(np.diff(ends // BLOCK_SIZE)) + 1).tolist(), len(plain)]
-        self._blocks: list[Block] = [(b - a, a) for a, b in itertools.pairwise(edges)]
-
-    @property
-    def n_texts(self) -> int:
-        return len(self.texts)
-
-    def blocks(self) -> list[Block]:
-        return self._blocks
+        self.blocks: list[Block] = [(b - a, a) for a, b in itertools.pairwise(edges)]
+        self.n_texts = len(self.texts)
 
     def read(self, block: Block) -> Sequence[Text]:
         n_texts, start = block
@@ -126,15 +103,6 @@ def plain_text(text: Text) -> str:
     return text.text if isinstance(text, Span) else text
 
 
-def is_unicode(text: str) -> bool:
-    """Whether the text can be encoded in UTF-8, as tokenizers expect."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def occurrence(text: Text) -> str:
     """The text itself, or the characters of the span."""
     return text.text[text.start : text.end] if isinstance(text, Span) else text
@@ -142,7 +110,7 @@ def occurrence(text: Text) -> str:
 
 def open_texts(texts: Any, columns: Sequence[str] | None = None) -> Texts:
     """Open a list of texts, or a file of texts."""
-    if isinstance(texts, (TextList, TextFile)):
+    if isinstance(texts, Texts):
         return texts
     if isinstance(texts, str) and " " in texts and not os.path.exists(texts):
         raise InputError(
@@ -157,7 +125,7 @@ def open_texts(texts: Any, columns: Sequence[str] | None = None) -> Texts:
 
 def each(texts: Texts) -> Iterator[Text]:
     """Every text, in order."""
-    for block in texts.blocks():
+    for block in texts.blocks:
         yield from texts.read(block)
 
 
@@ -178,14 +146,10 @@ Fields = dict[str, str]
 class TextFile:
     """Texts in the records of a file; only their positions are kept in memory.
 
-    Parameters
-    ----------
-    path : path
-        .txt (one text per line), .tsv or .csv (with a header) or .jsonl, optionally compressed
-        (.gz: unpacked to a temporary file). Blank texts are left out and counted.
-    columns : sequence of str, optional
-        Columns or fields with the texts; by default `text`, `sentence`, both `sentence1` and
-        `sentence2`, or `question`. A record has one text per column.
+    The file is .txt (one text per line), .tsv or .csv (with a header) or .jsonl, optionally
+    compressed (.gz: unpacked to a temporary file). Blank texts are left out and counted. A record
+    has one text per column: by default `text`, `sentence`, both `sentence1` and `sentence2`, or
+    `question`.
     """
 
     def __init__(self, path: Any, columns: Sequence[str] | None = None) -> None:
@@ -200,16 +164,18 @@ class TextFile:
         with read_errors(str(self.path), "text"):
             packed = self.path.suffix.lower() == ".gz"
             self._plain = self._unpacked() if packed else self.path
-            self._form = self._written()
+            self._form = tables.LINES
+            if self.kind != "txt":
+                with open(self._plain, "rb") as file:
+                    form = tables.form_of(self.kind, tables.head(file))
+                assert form is not None  # as only .txt files may have any delimiter
+                self._form = form
             self._start, self.names = self._headed()
             self.columns = self._chosen(columns)
-            self._blocks, self.n_blank = self._marked()
-            self.n_texts = sum(n_texts for n_texts, *_ in self._blocks)
+            self.blocks, self.n_blank = self._marked()
+            self.n_texts = sum(n_texts for n_texts, *_ in self.blocks)
             if not self.n_texts:
                 raise FormatError("must hold texts, got none.")
-
-    def blocks(self) -> list[Block]:
-        return self._blocks
 
     def read(self, block: Block) -> list[str]:
         return [text for fields in self._records(block) for _, text in self._texts(fields)]
@@ -222,36 +188,21 @@ class TextFile:
         """
         import pyarrow as pa
 
-        others = [name for name in self.names if name not in (*self.columns, "text", "column")]
-        found: dict[str, list[str | None]] = {name: [] for name in others}
-        texts: list[str] = []
-        sources: list[str] = []
-        for record in self._records(block):
-            for column, text in self._texts(record):
-                texts.append(text)
-                sources.append(column)
-                for name in others:
-                    found[name].append(record.get(name))
-        own: dict[str, Any] = {self.columns[0]: texts}
+        rows = [(*own, record) for record in self._records(block) for own in self._texts(record)]
+        found: dict[str, Any] = {self.columns[0]: [text for _, text, _ in rows]}
         if len(self.columns) > 1:
-            own = {"text": texts, "column": sources}
-        return pa.table(own | {name: pa.array(found[name], pa.string()) for name in others})
+            found = {"text": found[self.columns[0]], "column": [column for column, _, _ in rows]}
+        others = [name for name in self.names if name not in (*self.columns, "text", "column")]
+        for name in others:
+            found[name] = pa.array([record.get(name) for _, _, record in rows], pa.string())
+        return pa.table(found)
 
     def _unpacked(self) -> Path:
         handle, name = tempfile.mkstemp(suffix=f".{self.kind}")
         weakref.finalize(self, lambda: Path(name).unlink(missing_ok=True))
         with os.fdopen(handle, "wb") as plain, tables.open_plain(self.path) as packed:
-            while data := packed.read(1 << 20):
-                plain.write(data)
+            shutil.copyfileobj(packed, plain)
         return Path(name)
-
-    def _written(self) -> Form:
-        if self.kind == "txt":
-            return tables.LINES
-        with open(self._plain, "rb") as file:
-            form = tables.form_of(self.kind, tables.head(file))
-        assert form is not None  # as only .txt files may have any delimiter
-        return form
 
     def _headed(self) -> tuple[tuple[int, int], list[str]]:
         """((offset, line number) of the first record, column names)."""
@@ -343,3 +294,6 @@ class TextFile:
             text = fields.get(column, "").strip()
             if text:
                 yield column, text
+
+
+Texts = TextList | TextFile  # in blocks of bounded size, which can be read repeatedly

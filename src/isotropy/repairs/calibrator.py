@@ -61,7 +61,7 @@ class ScoreCalibrator:
     >>> X = np.random.default_rng(0).standard_normal((1000, 64)) + 1
     >>> calibrator = ScoreCalibrator(n_pairs=100_000).fit(X)
     >>> print(calibrator)
-    unrelated pairs score 0.50 on average; 1% score above 0.68
+    unrelated pairs score 0.50 on average; 1 % score above 0.68
     >>> round(calibrator.percentile(0.6), 1)
     88.4
     """
@@ -225,7 +225,7 @@ class ScoreCalibrator:
         words = f"unrelated pairs score {self.mean_:.2f} on average"
         rate = max(0.01, FEWEST / self.n_pairs_)
         if rate < 0.5:
-            words += f"; {100 * rate:.2g}% score above {self.threshold(rate):.2f}"
+            words += f"; {100 * rate:.2g} % score above {self.threshold(rate):.2f}"
         return words + (f" (after {one_line(self.repair_, 60)})" if self.repair_ else "")
 
     def __repr__(self) -> str:

@@ -194,7 +194,7 @@ def _explained(view: View) -> str:
         return "There is no variance: all rows are equal."
     half = int(np.searchsorted(shares, 0.5)) + 1
     together = "" if half == 1 else f"; the first {half} explain half"
-    return f"The first component explains {shares[0]:.1%} of the variance{together}."
+    return f"The first component explains {100 * shares[0]:.1f} % of the variance{together}."
 
 
 def _partition(view: View) -> str:
@@ -223,7 +223,7 @@ def _norms(view: View) -> str:
 
 
 def _dimensions(view: View) -> str:
-    named = ", ".join(f"{i} ({share:.0%})" for i, _, share in charts.rogue(view))
+    named = ", ".join(f"{i} ({100 * share:.0f} %)" for i, _, share in charts.rogue(view))
     cosine = view.geometry.mean_cosine
     if math.isnan(cosine):
         return "The mean cosine is undefined: no two rows are nonzero."
@@ -233,7 +233,7 @@ def _dimensions(view: View) -> str:
 
 
 def _projection(view: View) -> str:
-    shares = ", ".join(f"{share:.1%}" for share in view.axes[2])
+    shares = ", ".join(f"{100 * share:.1f} %" for share in view.axes[2])
     return f"The first three axes hold {shares} of the variance of the rows shown."
 
 

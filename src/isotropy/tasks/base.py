@@ -23,9 +23,11 @@ from isotropy.linalg import Floats
 from isotropy.models import Span, Text, distinct, plain_text
 from isotropy.tasks import outcomes
 from isotropy.tasks.outcomes import Integers, Outcome
-from isotropy.tasks.reading import PARTS, UNDIVIDED
+from isotropy.tasks.reading import PARTS, TEXTS, UNDIVIDED, Table, read_table
 
 PAIRS_AT_ONCE = 4096  # whose vectors are in memory together
+YES = {"1", "1.0", "true", "t", "yes", "y", "positive", "same", "similar"}
+YES |= {"entailment", "equivalent", "duplicate", "paraphrase"}
 
 
 @public
@@ -71,8 +73,6 @@ class Task(ABC):
     per_item: ClassVar[tuple[str, ...]] = ()
     widths: ClassVar[tuple[int, ...]] = (2,)
     supervised: ClassVar[bool] = False
-    text_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Column names that `read` looks for, the first choice first."""
     metric: str
     corpus: Sequence[Text] = ()
     n_unlabelled: int = 0
@@ -83,10 +83,7 @@ class Task(ABC):
             Task.by_kind[cls.kind] = cls
 
     def __init__(
-        self,
-        items: Sequence[tuple[Text, ...]],
-        part: Sequence[str] | None = None,
-        name: str = "",
+        self, items: Sequence[tuple[Text, ...]], part: Sequence[str] | None = None, name: str = ""
     ) -> None:
         self.name = name or self.kind
         items = checks.listing(items, "items")
@@ -95,9 +92,9 @@ class Task(ABC):
         for number, item in enumerate(items):
             valid = isinstance(item, (list, tuple, np.ndarray)) and len(item) in self.widths
             if not valid or len(item) != len(items[0]):
+                widths = " or ".join(map(str, self.widths))
                 raise InputError(
-                    f"item {number} must have "
-                    f"{' or '.join(map(str, self.widths))} texts, as many as the others, got "
+                    f"item {number} must have {widths} texts, as many as the others, got "
                     f"{brief(item)}."
                 )
             self._expect_text(item, f"item {number}")
@@ -123,23 +120,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def read(cls, source: str | os.PathLike[str], *, name: str | None = None) -> Self:
-        """Read the task from a file, a folder or a dataset on the hub.
-
-        Parameters
-        ----------
-        source : path or str
-            A local path, or "owner/name" or "owner/name:configuration" on the hub.
-        name : str, optional
-            By default the name of the file or dataset.
-        header : str or sequence of str, optional
-            Column names, if the files have no header: "word1,word2,score".
-        text : str, optional
-            Column of the text; for pairs, two columns separated by a comma.
-        label, score : str, optional
-            Column of the label, such as "fine" for TREC's 50 classes, or of the score.
-        **options
-            Other parameters of the class.
-        """
+        """Read the task from a file, a folder or a dataset on the hub ("owner/name:config")."""
 
     @classmethod
     def read_options(cls) -> dict[str, inspect.Parameter]:
@@ -248,12 +229,133 @@ class Task(ABC):
         return array.astype(np.int64)
 
     def _expect_text(self, texts: Iterable[Text], what: str) -> None:
-        if not all(_written(text) for text in texts):
-            raise InputError(f"{what} must have text, got {texts!r}. Leave it out.")
+        for text in texts:
+            if isinstance(text, Span):
+                written = 0 <= text.start < text.end <= len(text.text)
+            else:
+                written = isinstance(text, str) and bool(text.strip())
+            if not written:
+                raise InputError(f"{what} must have text, got {texts!r}. Leave it out.")
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{part} {len(items)}" for part, items in self.parts.items())
         return f"<{type(self).__name__} {self.name!r}: {parts} items, {len(self.texts)} texts>"
+
+
+@public
+class TableTask(Task):
+    """A task that is read from the columns of a table."""
+
+    text_columns: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Column names that `read` looks for, the first choice first."""
+    answer: ClassVar[str] = "label"
+    """The option of `read` that names the column of the answers."""
+    known_sets: ClassVar[dict[str, dict[str, Any]]] = {}  # default options of `read` by name
+
+    @classmethod
+    def read(
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        header: str | Sequence[str] | None = None,
+        text: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Read the task from a file, a folder or a dataset on the hub.
+
+        Parameters
+        ----------
+        source : path or str
+            A local path, or "owner/name" or "owner/name:configuration" on the hub.
+        name : str, optional
+            By default the name of the file or dataset.
+        header : str or sequence of str, optional
+            Column names, if the files have no header: "word1,word2,score".
+        text : str, optional
+            Column of the text; for pairs, two columns separated by a comma.
+        **options
+            `label` or `score`: the column of the label, such as "fine" for TREC's 50 classes, or
+            of the score. Other parameters of the class.
+        """
+        table = read_table(source, header)
+        columns = table.choose(*cls.text_columns, named=text, option="text")
+        table, answers = cls._answers(table, options.pop(cls.answer, None))
+        name = name or table.name
+        options = cls.known_sets.get(name, {}) | options
+        task = cls(cls._items(table, columns), part=table.parts, name=name, **answers, **options)
+        task.n_unlabelled = table.n_unlabelled
+        return task
+
+    @classmethod
+    def read_options(cls) -> dict[str, inspect.Parameter]:
+        """The options of `read` by name, the column of the answers included."""
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        column = inspect.Parameter(cls.answer, keyword, annotation="str | None")
+        return super().read_options() | {cls.answer: column}
+
+    @classmethod
+    @abstractmethod
+    def _answers(cls, table: Table, column: str | None) -> tuple[Table, dict[str, Any]]:
+        """(the rows with an answer, arguments of the class: labels, or scores)."""
+
+    @classmethod
+    def _items(cls, table: Table, columns: Sequence[str]) -> Sequence[tuple[Text, ...]]:
+        return table.texts(*columns)
+
+
+@public
+class LabelledTask(TableTask):
+    """A task whose items, texts or tuples of texts, have labels from at least two classes.
+
+    Attributes
+    ----------
+    classes : list
+        The distinct labels, sorted.
+    labels : array of shape (n_items,)
+        The class of each item, as its position in `classes`.
+    """
+
+    per_item = ("labels",)
+    text_columns = TEXTS
+
+    def __init__(
+        self, items: Sequence[Any], labels: Any, part: Sequence[str] | None = None, name: str = ""
+    ) -> None:
+        tuples = [(item,) if isinstance(item, (str, Span)) else item for item in items]
+        super().__init__(tuples, part, name)
+        given = outcomes.labels(labels, "labels", self.n_items)
+        found, numbers = np.unique(given, return_inverse=True)
+        self.classes: list[Any] = found.tolist()
+        if len(found) < 2:
+            raise InputError(
+                f"labels of {self.name!r} must be of two classes or more, got "
+                f"{self.classes[0]!r} for every item."
+            )
+        self.labels: NDArray[Any] = numbers.astype(np.int64)
+
+    @classmethod
+    def _answers(cls, table: Table, column: str | None) -> tuple[Table, dict[str, Any]]:
+        table, labels = table.labels(column)
+        return table, {"labels": labels}
+
+    def _positive(self, positive: Any) -> int:
+        """Position of the positive class: the one given, or the one whose name means yes."""
+        if len(self.classes) != 2:
+            raise InputError(f"labels must be of two classes, got {len(self.classes)}.")
+        first, second = self.classes
+        names = [str(label).lower() for label in self.classes]
+        wanted = YES if positive is None else {str(positive).lower()}
+        if (names[0] in wanted) != (names[1] in wanted):
+            return int(names[1] in wanted)
+        if positive is None:
+            raise InputError(
+                f"positive must say which of the labels {first!r} and {second!r} is the positive "
+                "one."
+            )
+        raise InputError(
+            f"positive must be one of the labels {first!r} and {second!r}, got {positive!r}."
+        )
 
 
 def components(members: Integers) -> Integers:
@@ -314,17 +416,9 @@ def open_task(kind: str, source: str | os.PathLike[str], **options: Any) -> Task
     ----------
     kind : {"sts", "word-similarity", "retrieval", "classification", "pair-classification", \
             "word-in-context", "clustering"}
-    source : path or str
-        A local path, or "owner/name" or "owner/name:configuration" on the hub.
-    **options
-        Options of the `read` method of this kind.
+    source, **options
+        As for the `read` method of this kind.
     """
     task = Task.by_kind[checks.choice(kind, "kind", list(Task.by_kind))]
     checks.known(options, list(task.read_options()), f"options of {kind}")
     return task.read(source, **options)
-
-
-def _written(text: Text) -> bool:
-    if isinstance(text, Span):
-        return 0 <= text.start < text.end <= len(text.text)
-    return isinstance(text, str) and bool(text.strip())

@@ -17,8 +17,8 @@ from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, one_blas_thread
 from isotropy.models import Text
+from isotropy.tasks.base import LabelledTask
 from isotropy.tasks.decisions import Decisions
-from isotropy.tasks.labelled import LabelledTask
 from isotropy.tasks.outcomes import Integers, Mean, Outcome
 from isotropy.tasks.reading import PAIRS, TEXTS
 
@@ -34,13 +34,7 @@ class Head(Protocol):
 @public
 @dataclass(frozen=True)
 class Logistic:
-    """Logistic regression with an L2 penalty.
-
-    Parameters
-    ----------
-    C : float
-        Inverse strength of the penalty, for items of mean squared length one.
-    """
+    """Logistic regression; the L2 penalty has strength 1/C for items of mean squared length 1."""
 
     name: ClassVar[str] = "logistic"
     C: float = 10.0
@@ -99,9 +93,8 @@ class Classification(LabelledTask):
     Parameters
     ----------
     items : sequence of str, or of pairs of str
-    labels : sequence
-    part, name
-        See `Task`.
+    labels, part, name
+        One label per item; see `Task`.
     metric : {"accuracy", "matthews", "f1", "macro-f1"}
         The outcome's `metrics` hold the others, F1 if `positive` is known. `read` follows GLUE
         for sets of these names: "matthews" for cola, "f1" for mrpc and qqp.
@@ -153,8 +146,14 @@ class Classification(LabelledTask):
             raise InputError(
                 f"train must hold items of two classes, got only {self.classes[found[0]]!r}."
             )
-        predicted = self.head.predict(known, self.labels[train], asked)
-        return self._outcome(predicted, self.labels[items])
+        predicted, true = self.head.predict(known, self.labels[train], asked), self.labels[items]
+        outcomes: dict[str, Outcome] = {"accuracy": Mean(predicted == true)}
+        for measure in METRICS[1:]:
+            if measure != "f1" or self.positive is not None:
+                outcomes[measure] = Decisions(predicted, true, measure, self.positive)
+        main = outcomes.pop(self.metric)
+        main.metrics |= {name: outcome.value for name, outcome in outcomes.items()}
+        return main
 
     def _features(self, X: NDArray[Any], train: Integers, items: Integers) -> list[Floats]:
         """Features of the training items and of the items to predict."""
@@ -172,13 +171,3 @@ class Classification(LabelledTask):
             return vectors
         u, v = vectors
         return [np.abs(u - v), u * v]
-
-    def _outcome(self, predicted: Integers, true: Integers) -> Outcome:
-        right = predicted == true
-        outcomes: dict[str, Outcome] = {"accuracy": Mean(right)}
-        for measure in METRICS[1:]:
-            if measure != "f1" or self.positive is not None:
-                outcomes[measure] = Decisions(predicted, true, measure, self.positive)
-        main = outcomes.pop(self.metric)
-        main.metrics |= {name: outcome.value for name, outcome in outcomes.items()}
-        return main

@@ -13,8 +13,8 @@ from isotropy.errors import public
 from isotropy.kmeans import kmeans
 from isotropy.models import Text
 from isotropy.sources import as_source
+from isotropy.tasks.base import LabelledTask
 from isotropy.tasks.decisions import VMeasure
-from isotropy.tasks.labelled import LabelledTask
 from isotropy.tasks.outcomes import Integers
 
 
@@ -27,9 +27,8 @@ class Clustering(LabelledTask):
     Parameters
     ----------
     items : sequence of str
-    labels : sequence
-    part, name
-        See `Task`.
+    labels, part, name
+        One label per item; see `Task`.
     seed : int
         Seed of k-means.
 

@@ -32,13 +32,8 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
     """(columns by name, line number of each row) of a file.
 
     Files with other suffixes are read like .txt, whose delimiter is inferred from its lines.
-
-    Parameters
-    ----------
-    path : Path
-    header : sequence of str, optional
-        Names of the first columns of a file without a header. Further columns are ignored, except
-        that the last one takes the rest of the line if columns are separated by white space.
+    `header` names the first columns of a file without a header. Further columns are ignored, except
+    that the last one takes the rest of the line if columns are separated by white space.
     """
     if PARQUET.search(path.name):
         return _parquet(path, header)
@@ -50,8 +45,18 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
         if not kind and any("\0" in line for line in lines):
             raise FormatError(f"must be a {KINDS} file, got binary data.")
         form = tables.form_of(kind or "txt", lines, len(header or ()))
+        if form is None and len(lines) > 1 and header:
+            raise FormatError(
+                f"must have the {len(header)} columns of the header {brief(','.join(header))} in "
+                "every line, separated by tabs, commas, semicolons or spaces, got "
+                f"{brief(lines[0])}."
+            )
         if form is None and len(lines) > 1:
-            raise FormatError(_columns_unknown(lines, header))
+            raise FormatError(
+                "must have columns separated by tabs, commas, semicolons or spaces, got "
+                f"{brief(lines[0])}. If it has no header, name its columns, as with --header "
+                "label,text (header= in Python)."
+            )
         if form is None:
             raise FormatError("must have rows, got none.")
         with tables.open_plain(path) as file:
@@ -61,20 +66,7 @@ def read_columns(path: Path, header: Sequence[str] | None = None) -> tuple[Colum
             )
         if not numbers:
             raise FormatError("must have rows, got none.")
-    return columns, numbers
-
-
-def _columns_unknown(lines: list[str], header: Sequence[str] | None) -> str:
-    if header:
-        return (
-            f"must have the {len(header)} columns of the header {brief(','.join(header))} in every "
-            f"line, separated by tabs, commas, semicolons or spaces, got {brief(lines[0])}."
-        )
-    return (
-        "must have columns separated by tabs, commas, semicolons or spaces, got "
-        f"{brief(lines[0])}. If it has no header, name its columns, as with --header label,text "
-        "(header= in Python)."
-    )
+        return columns, numbers
 
 
 def _cells(records: Any, header: Sequence[str] | None) -> tuple[Columns, list[int]]:
@@ -208,14 +200,12 @@ def _is_judgement(cells: list[str]) -> bool:
 
 def _ordered(rows: list[list[str]], coded: bool) -> Judgements:
     """(query, document, relevance) of rows in any of these layouts."""
-    n_cells = len(rows[0])
-    if n_cells == 2:
+    if len(rows[0]) == 2:
         return [(query, document, 1.0) for query, document in rows]
-    if n_cells == 3:
-        found = [(query, document, float(code)) for query, document, code in rows]
-        if not coded:
-            return found
-        return [(query, document, WORST - abs(code)) for query, document, code in found]
+    if len(rows[0]) == 3 and coded:
+        return [(query, document, WORST - abs(float(code))) for query, document, code in rows]
+    if len(rows[0]) == 3:
+        return [(query, document, float(gain)) for query, document, gain in rows]
     if all(float(row[3]) == 0 and tables.number(row[2]) == 0 for row in rows):
         return [(query, document, 1.0) for query, document, _, _ in rows]
     return [(query, document, float(gain)) for query, _, document, gain in rows]
@@ -227,23 +217,20 @@ def numbered(judgements: Judgements, queries: list[str], documents: list[str]) -
     Leading zeros of numbers don't matter. If some judgements match no query id, but all are
     positions, queries are counted from 1, as in Cranfield, whose ids have gaps.
     """
-    by_key = {_without_zeros(key): key for key in queries}
+    by_key = {_bare(key): key for key in queries}
     by_position = {str(i): key for i, key in enumerate(queries, 1)}
-    judged = {_without_zeros(query) for query, _, _ in judgements}
+    judged = {_bare(query) for query, _, _ in judgements}
     if not judged <= by_key.keys() and judged <= by_position.keys():
         by_key = by_position
-    known = {_without_zeros(key): key for key in documents}
+    known = {_bare(key): key for key in documents}
     return [
-        (
-            by_key.get(_without_zeros(query), query),
-            known.get(_without_zeros(document), document),
-            gain,
-        )
+        (by_key.get(_bare(query), query), known.get(_bare(document), document), gain)
         for query, document, gain in judgements
     ]
 
 
-def _without_zeros(key: str) -> str:
+def _bare(key: str) -> str:
+    """An id without leading zeros, if it is a number."""
     return key.lstrip("0") or key if key.isdigit() else key
 
 

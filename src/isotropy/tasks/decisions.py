@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from isotropy import checks
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.tasks.correlation import Ranks
-from isotropy.tasks.outcomes import Integers, Outcome, coded, indicator, labels, numbers
+from isotropy.tasks.outcomes import Integers, Outcome, Ranks, coded, indicator, labels, numbers
 
 
 @public
@@ -59,8 +58,7 @@ class Decisions(Outcome):
                 f"predicted must be labels like the true ones, got "
                 f"{self.predicted[0]!r} and {self.true[0]!r}."
             )
-        measures = ("matthews", "f1", "macro-f1")
-        self.measure = checks.choice(measure, "measure", measures)
+        self.measure = checks.choice(measure, "measure", ("matthews", "f1", "macro-f1"))
         self.positive = positive
         known = self._labels(self)
         if measure == "f1" and len(known) > 1 and positive not in known.tolist():
@@ -71,9 +69,7 @@ class Decisions(Outcome):
         super().__init__(len(self.predicted), metrics)
 
     def _labels(self, other: Decisions) -> NDArray[Any]:
-        every = np.concatenate([self.true, self.predicted, other.predicted])
-        labels: NDArray[Any] = np.unique(every)
-        return labels
+        return np.unique(np.concatenate([self.true, self.predicted, other.predicted]))
 
     def _counted(self, labels: NDArray[Any]) -> Floats:
         """What each item (column) adds to the correct, predicted and true counts of each label."""
@@ -216,10 +212,8 @@ class VMeasure(Outcome):
 
     Parameters
     ----------
-    predicted : array of shape (n_items,)
-        Cluster of every item.
-    true : array of shape (n_items,)
-        Class of every item.
+    predicted, true : arrays of shape (n_items,)
+        Cluster and class of every item.
     metrics : mapping, optional
 
     Notes

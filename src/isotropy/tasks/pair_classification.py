@@ -1,20 +1,21 @@
-"""Pair classification: does the cosine tell related pairs from unrelated ones?"""
+"""Pairs with labels: does the cosine tell related texts, or equal senses of a word, from others?"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy.errors import public
+from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
-from isotropy.models import Text
+from isotropy.models import Span, Text
+from isotropy.tasks.base import LabelledTask
 from isotropy.tasks.decisions import AveragePrecision
-from isotropy.tasks.labelled import LabelledTask
-from isotropy.tasks.outcomes import Integers, Outcome
-from isotropy.tasks.reading import PAIRS
+from isotropy.tasks.outcomes import Integers, Mean, Outcome
+from isotropy.tasks.reading import PAIRS, Table, column_choices
 
 
 @public
@@ -29,10 +30,8 @@ class PairClassification(LabelledTask):
     Parameters
     ----------
     pairs : sequence of pairs of str
-    labels : sequence
-        Two distinct values.
-    part, name
-        See `Task`.
+    labels, part, name
+        A label of two for each pair; see `Task`.
     positive : label, optional
         The label of related pairs. By default it is recognised by its name: 1, true, yes,
         entailment, duplicate, ...
@@ -61,14 +60,61 @@ class PairClassification(LabelledTask):
 
     def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
         cosines, gold = self.similarities(X, items), self.labels[items]
-        return AveragePrecision(cosines, gold, best_decisions(cosines, gold))
+        right, n_called, called_right = at_thresholds(cosines, gold)
+        f1 = 2 * called_right / np.maximum(n_called + gold.sum(), 1)
+        best = {"accuracy": float(right.max() / len(gold)), "f1": float(f1.max())}
+        return AveragePrecision(cosines, gold, best)
 
 
-def best_decisions(scores: Floats, gold: NDArray[np.bool_]) -> dict[str, float]:
-    """Accuracy and F1, each at its best threshold."""
-    right, n_called, called_right = at_thresholds(scores, gold)
-    f1 = 2 * called_right / np.maximum(n_called + gold.sum(), 1)
-    return {"accuracy": float(right.max() / len(gold)), "f1": float(f1.max())}
+@public
+class WordInContext(PairClassification):
+    """Accuracy of calling two occurrences of a word the same sense above a cosine threshold.
+
+    The threshold is the most accurate one on the training items; of several, the middle one.
+
+    Read from the columns label, sentence1, sentence2 and token_idx, which is "2-0" for the third
+    word of the first sentence and the first word of the second, split at spaces; or, instead of
+    token_idx, the character positions start1, end1, start2 and end2.
+
+    Parameters
+    ----------
+    pairs : sequence of pairs of Span
+        Two occurrences of a word.
+    labels, part, name
+        A label of two for each pair; see `Task`.
+    positive : label, optional
+        The label of the same sense. By default it is recognised by its name: T, 1, true, ...
+
+    Examples
+    --------
+    >>> bank, shore = Span("a bank of sand", 2, 6), Span("on the bank", 7, 11)
+    >>> money = Span("cash at the bank", 12, 16)
+    >>> task = WordInContext([(bank, shore), (bank, money), (shore, money)], ["T", "F", "F"])
+    >>> task.score([[1, 0], [1, 0.2], [0, 1]], items=[2], train=[0, 1]).value
+    1.0
+    """
+
+    kind = "word-in-context"
+    metric = "accuracy"
+    supervised = True
+    text_columns = column_choices("sentence1, sentence2")
+
+    @classmethod
+    def _items(cls, table: Table, columns: Sequence[str]) -> list[tuple[Text, ...]]:
+        places = table.choose(*column_choices("token_idx; start1, end1, start2, end2"))
+        return [
+            _spans(pair, [str(table.columns[column][row]) for column in places], table.place(row))
+            for row, pair in enumerate(table.texts(*columns))
+        ]
+
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
+        cosines = self.similarities(X, train)
+        right, _, _ = at_thresholds(cosines, self.labels[train])
+        best = np.flatnonzero(right == right.max())
+        middle = best[(len(best) - 1) // 2]
+        edges = np.concatenate([[np.inf], np.unique(cosines)[::-1], [-np.inf]])
+        called = self.similarities(X, items) > (edges[middle] + edges[middle + 1]) / 2
+        return Mean(called == self.labels[items])
 
 
 def at_thresholds(scores: Floats, gold: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
@@ -76,9 +122,26 @@ def at_thresholds(scores: Floats, gold: NDArray[np.bool_]) -> tuple[Floats, Floa
 
     Threshold i calls the items with the i highest distinct scores positive; 0 calls none.
     """
-    distinct, codes = np.unique(-scores, return_inverse=True)
-    called = np.bincount(codes, minlength=len(distinct)).cumsum()
-    hits = np.bincount(codes, weights=gold, minlength=len(distinct)).cumsum()
-    n_called, called_right = np.append(0.0, called), np.append(0.0, hits)
+    _, codes = np.unique(-scores, return_inverse=True)
+    n_called = np.append(0.0, np.bincount(codes).cumsum())
+    called_right = np.append(0.0, np.bincount(codes, weights=gold).cumsum())
     right = called_right + (len(gold) - gold.sum()) - (n_called - called_right)
     return right, n_called, called_right
+
+
+def _spans(pair: tuple[str, ...], places: list[str], where: str) -> tuple[Span, ...]:
+    """The word in both sentences, from "word-word" numbers or four character positions."""
+    try:
+        if len(places) == 1:
+            words = [list(re.finditer(r"\S+", text)) for text in pair]
+            numbers = map(int, places[0].split("-"))
+            ends = [found[n].span() for found, n in zip(words, numbers, strict=True)]
+        else:
+            first, last, other_first, other_last = map(int, places)
+            ends = [(first, last), (other_first, other_last)]
+        return tuple(Span(text, *both) for text, both in zip(pair, ends, strict=True))
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"{where} must say where the word is in both sentences, got "
+            f"{', '.join(places)}. Correct that line."
+        ) from error

@@ -6,9 +6,9 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +72,27 @@ class Table:
     ) -> tuple[str, ...]:
         """The first of the options, each one or several columns, that the table has.
 
-        Parameters
-        ----------
-        *options : sequence of str
-            Case, spaces, underscores and hyphens don't matter unless a name matches exactly.
-        named : str, optional
-            The user's choice instead, several columns separated by commas.
-        option : str, optional
-            The user's name for this choice, such as "label" in --option label=intent.
+        Case, spaces, underscores and hyphens don't matter unless a name matches exactly. `named`
+        is the user's choice instead, columns separated by commas; `option` is what the user calls
+        it, such as "label" in --option label=intent.
         """
-        wanted = list(options) if named is None else [self._named(named, options, option)]
+        wanted = list(options)
+        if named is not None:
+            wanted = [(named,) if named in self.columns else tuple(named.split(","))]
+            widths = sorted({len(names) for names in options})
+            if len(wanted[0]) not in widths:
+                raise InputError(
+                    f"{option} must name {' or '.join(map(str, widths))} columns, got "
+                    f"{brief(named)}."
+                )
         for names in wanted:
             found = [self._column(name) for name in names]
             if None not in found:
                 return tuple(map(str, found))
+        words = [", ".join(map(brief, names)) for names in wanted[:4]]
+        words += ["the like"] if len(wanted) > 4 else []
         raise InputError(
-            f"{brief(self.name)} must have the columns {_several(wanted)}, got "
+            f"{brief(self.name)} must have the columns {' or '.join(words)}, got "
             f"{listed(list(self.columns), 12)}. {self._advice(wanted, option)}"
         )
 
@@ -97,18 +102,6 @@ class Table:
             return name
         alike = [column for column in self.columns if _folded(column) == _folded(name)]
         return alike[0] if len(alike) == 1 else None
-
-    def _named(
-        self, named: str, options: Sequence[Sequence[str]], option: str | None
-    ) -> tuple[str, ...]:
-        """The columns that the user names, one or several separated by commas."""
-        found = (named,) if named in self.columns else tuple(named.split(","))
-        widths = sorted({len(names) for names in options})
-        if len(found) not in widths:
-            raise InputError(
-                f"{option} must name {' or '.join(map(str, widths))} columns, got {brief(named)}."
-            )
-        return found
 
     def _advice(self, wanted: Sequence[Sequence[str]], option: str | None) -> str:
         if tables.is_row([str(name) for name in self.columns]):
@@ -125,13 +118,21 @@ class Table:
 
         An empty cell, a missing field and `-` are no value, nor is -1 throughout a part.
         """
-        values = ["" if _is_missing(value) else str(value) for value in self.columns[column]]
+        values = ["" if v is None or v != v else str(v) for v in self.columns[column]]
+        values = ["" if value.strip() in ("", "-") else value for value in values]
         seen: dict[str, set[str]] = {}
         for part, value in zip(self.parts, values, strict=True):
             seen.setdefault(part, set()).add(value)
         hidden = {part for part, found in seen.items() if found <= {"", "-1", "-1.0"}}
         kept = [i for i, v in enumerate(values) if v and self.parts[i] not in hidden]
-        return replace(self.rows(kept), n_unlabelled=len(values) - len(kept))
+        return replace(
+            self,
+            columns={name: [cells[i] for i in kept] for name, cells in self.columns.items()},
+            parts=[self.parts[i] for i in kept],
+            files=[self.files[i] for i in kept],
+            lines=[self.lines[i] for i in kept],
+            n_unlabelled=len(values) - len(kept),
+        )
 
     def labels(self, column: str | None = None) -> tuple[Table, list[str]]:
         """(the rows with a label, their labels)."""
@@ -142,15 +143,6 @@ class Table:
             coarse = map(str, table.columns["coarse"])
             labels = [":".join(both) for both in zip(coarse, labels, strict=True)]
         return table, labels
-
-    def rows(self, kept: Sequence[int]) -> Table:
-        return replace(
-            self,
-            columns={name: [cells[i] for i in kept] for name, cells in self.columns.items()},
-            parts=[self.parts[i] for i in kept],
-            files=[self.files[i] for i in kept],
-            lines=[self.lines[i] for i in kept],
-        )
 
     def texts(self, *names: str) -> list[tuple[str, ...]]:
         """The texts of each row in the named columns, none of them empty."""
@@ -196,13 +188,8 @@ def read_table(source: str | os.PathLike[str], header: str | Sequence[str] | Non
     Files and splits whose names contain the word train (training), dev (development, val, valid,
     validation, trial) or test (testing) are parts; other files in the same folder are left out,
     with a warning. A folder without such files is undivided, and so is a single file, unless a
-    column SemEval_set or split names the part of every row.
-
-    Parameters
-    ----------
-    source : path or str
-    header : str or sequence of str, optional
-        Column names, if the files have no header: "word1,word2,score".
+    column SemEval_set or split names the part of every row. `header` names the columns of files
+    that have no header: "word1,word2,score".
     """
     names = _header(header)
     path = Path(os.path.expanduser(source))
@@ -279,17 +266,19 @@ def tabular(folder: Path) -> list[Path]:
 
 
 def _folder(path: Path, header: Sequence[str] | None) -> Table:
-    name = path.resolve().name
     if any((path / mark).exists() for mark in ("dataset_dict.json", "dataset_info.json")):
-        return concatenated(_saved(path), name)
+        datasets = _datasets(f"{str(path)!r} was saved by the package datasets: reading it")
+        saved = datasets.load_from_disk(str(path))
+        splits = _splits(saved if isinstance(saved, dict) else {UNDIVIDED: saved})
+        return concatenated(splits, path.resolve().name)
     files = tabular(path)
     if not files:
         held = [file.name for file in sorted(path.iterdir())]
         there = ", ".join(brief(name)[1:-1] for name in held[:9]) or "nothing"
         raise InputError(f"{str(path)!r} must hold {KINDS} files, got {there}.")
-    files = parts_among(files)
-    found = [read_file(file, part_of(stem(file.name)), header) for file in files]
-    return concatenated(found, name)
+    parts = parts_among(files)
+    found = [read_file(file, part_of(stem(file.name)), header) for file in parts]
+    return concatenated(found, path.resolve().name)
 
 
 def parts_among(files: Sequence[Path]) -> list[Path]:
@@ -306,21 +295,15 @@ def parts_among(files: Sequence[Path]) -> list[Path]:
 
 def concatenated(parts: Sequence[Table], name: str) -> Table:
     """The rows of all tables; a column that one of them lacks is empty there."""
-
-    def chained(lists: Iterable[list[Any]]) -> list[Any]:
-        return list(chain.from_iterable(lists))
-
-    columns = {
-        column: chained(table.columns.get(column) or [None] * len(table.lines) for table in parts)
-        for column in dict.fromkeys(column for table in parts for column in table.columns)
-    }
-    return Table(
-        name,
-        columns,
-        chained(table.parts for table in parts),
-        chained(table.files for table in parts),
-        chained(table.lines for table in parts),
-    )
+    columns: Columns = {column: [] for table in parts for column in table.columns}
+    found = Table.of_file(name, columns, [], name)
+    for table in parts:
+        for column, cells in columns.items():
+            cells += table.columns.get(column) or [None] * len(table.lines)
+        found.parts.extend(table.parts)
+        found.files.extend(table.files)
+        found.lines.extend(table.lines)
+    return found
 
 
 def hub_name(name: str) -> str:
@@ -345,12 +328,6 @@ def hub(name: str) -> list[Table]:
     finally:
         logging.disable(disabled)
     return _splits(splits)
-
-
-def _saved(path: Path) -> list[Table]:
-    datasets = _datasets(f"{str(path)!r} was saved by the package datasets: reading it")
-    found = datasets.load_from_disk(str(path))
-    return _splits(found if isinstance(found, dict) else {UNDIVIDED: found})
 
 
 def _datasets(what: str) -> Any:
@@ -378,10 +355,6 @@ def _splits(splits: Mapping[str, Any]) -> list[Table]:
     return found
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value or str(value).strip() in ("", "-")
-
-
 def _number(value: Any) -> float | None:
     """The number in a cell or field, or None."""
     if isinstance(value, str):
@@ -394,8 +367,3 @@ def _number(value: Any) -> float | None:
 
 def _folded(name: str) -> str:
     return re.sub(r"[\s_-]", "", str(name)).casefold()
-
-
-def _several(options: Sequence[Sequence[str]], most: int = 4) -> str:
-    words = [", ".join(brief(name) for name in names) for names in options[:most]]
-    return " or ".join(words) + (" or the like" if len(options) > most else "")

@@ -137,7 +137,8 @@ class Retrieval(Task):
         first = np.argmax(hits, axis=1)
         metrics = {f"recall@{k}": hits[:, :k].sum(axis=1) / n_relevant for k in (CUT, DEEP)}
         metrics[f"mrr@{CUT}"] = hits[:, :CUT].any(axis=1) / (1.0 + first)
-        ndcg = gains[:, :CUT] @ discounts(gains[:, :CUT].shape[1]) / ideal(relevance)
+        top = gains[:, :CUT]
+        ndcg = top @ (1 / np.log2(2 + np.arange(top.shape[1]))) / ideal(relevance)
         return Mean(ndcg, {name: float(values.mean()) for name, values in metrics.items()})
 
     def _ranked(self, X: NDArray[Any], items: Integers) -> Integers:
@@ -157,10 +158,7 @@ class Retrieval(Task):
 
 
 def _relevance(
-    judgements: Iterable[tuple[int, int, float]],
-    n_queries: int,
-    n_documents: int,
-    name: str,
+    judgements: Iterable[tuple[int, int, float]], n_queries: int, n_documents: int, name: str
 ) -> Any:
     found = {(query, document): gain for query, document, gain in judgements if gain > 0}
     if not found:
@@ -191,10 +189,6 @@ def highest(scores: Floats, k: int) -> Integers:
     columns = np.nonzero(above)[1].reshape(n_rows, k)
     order = np.argsort(-np.take_along_axis(scores, columns, axis=1), axis=1, kind="stable")
     return np.take_along_axis(columns, order, axis=1)
-
-
-def discounts(n_ranks: int) -> Floats:
-    return 1 / np.log2(2 + np.arange(n_ranks))
 
 
 def gains_at(relevance: Any, ranked: Integers) -> Floats:
@@ -259,16 +253,14 @@ def _qrels(path: Path) -> Table:
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
         if not files:
             raise InputError(f"{str(path)!r} must hold qrels, got nothing.")
-        found = [
-            replace(table, parts=[reading.part_of(stem(file.name))] * len(table.lines))
-            for file in reading.parts_among(files)
-            for table in [_qrels(file)]
-        ]
+        found = []
+        for file in reading.parts_among(files):
+            table = _qrels(file)
+            parts = [reading.part_of(stem(file.name))] * len(table.lines)
+            found.append(replace(table, parts=parts))
         return reading.concatenated(found, path.name)
     bare = None if path.suffix == ".parquet" else collections.read_judgements(path)
-    if bare is None:
-        return reading.read_file(path)
-    return _judged_table(*bare, path.name)
+    return reading.read_file(path) if bare is None else _judged_table(*bare, path.name)
 
 
 def _judged_table(judgements: collections.Judgements, lines: list[int], name: str) -> Table:
@@ -335,11 +327,6 @@ def titled(
     """A search in which each title must find its body among all bodies.
 
     Repeated titles, and titles that are also a body, are left out.
-
-    Parameters
-    ----------
-    titles, bodies : sequences of str of the same length
-    name : str
     """
     if len(titles) != len(bodies):
         raise InputError(f"titles must be as many as bodies, got {len(titles)} and {len(bodies)}.")
