@@ -6,6 +6,7 @@ scikit-learn's estimator checks look for a phrase, the phrase is kept and the fi
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import os
@@ -41,16 +42,12 @@ def matrix(X: object) -> Array:
             "feature."
         )
     n_samples, n_features = shape
-    if n_features == 0:
-        raise InputError(
-            f"X must have features. Found array with 0 feature(s) "
-            f"(shape={tuple(shape)}) while a minimum of 1 is required."
-        )
-    if n_samples == 0:
-        raise InputError(
-            f"X must have rows. Found array with 0 sample(s) "
-            f"(shape={tuple(shape)}) while a minimum of 1 is required."
-        )
+    for size, what, unit in ((n_features, "features", "feature"), (n_samples, "rows", "sample")):
+        if size == 0:
+            raise InputError(
+                f"X must have {what}. Found array with 0 {unit}(s) "
+                f"(shape={tuple(shape)}) while a minimum of 1 is required."
+            )
     if n_features > MOST_FEATURES:
         raise InputError(
             f"X must have at most {MOST_FEATURES:,} features, got {n_features:,}. Check its shape."
@@ -101,13 +98,17 @@ def _dense(X: Any, name: str) -> Array:
     elif X.device.type == "meta":
         what, instead = "meta (without values)", "one with values"
     elif X.is_complex():
-        raise InputError(
-            f"{name} must be real. Complex data not supported; pass {name}.real, or its "
-            "parts as columns."
-        )
+        raise _complex(name)
     else:
         return X
     raise InputTypeError(f"{name} must be a dense tensor, got a {what} one. Give {instead}.")
+
+
+def _complex(name: str) -> InputError:
+    return InputError(
+        f"{name} must be real. Complex data not supported; pass {name}.real, or its parts as "
+        "columns."
+    )
 
 
 def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
@@ -123,10 +124,7 @@ def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
             f"({one_line(error, 160)}). Convert it to a numpy array."
         ) from error
     if array.dtype.kind == "c":
-        raise InputError(
-            f"{name} must be real. Complex data not supported; pass {name}.real, or its "
-            "parts as columns."
-        )
+        raise _complex(name)
     if array.dtype.kind in "OSU":
         try:
             array = array.astype(np.float64)
@@ -186,14 +184,10 @@ def fits(cast: Array, rows: Array | None, dtype: str, first_row: int | None = 0)
     if bad.any():
         row = int(np.argmax(bad))
         where = "" if first_row is None else f" in row {first_row + row}"
-        raise InputError(
-            f"the rows must fit {dtype}, got {np.abs(_host(rows[row])).max():g}{where}. "
-            + (
-                "Divide them by a power of two first."
-                if dtype == "float64"
-                else f"Choose a wider dtype, such as {'float64' if '32' in dtype else 'float32'}."
-            )
-        )
+        fix = f"Choose a wider dtype, such as {'float64' if '32' in dtype else 'float32'}."
+        fix = "Divide them by a power of two first." if dtype == "float64" else fix
+        largest = np.abs(_host(rows[row])).max()
+        raise InputError(f"the rows must fit {dtype}, got {largest:g}{where}. {fix}")
 
 
 def _total(X: Array) -> float:
@@ -276,7 +270,7 @@ def flag(value: object, name: str) -> bool:
 def choice(value: object, name: str, options: Sequence[str]) -> str:
     """value, which must be one of options."""
     if not isinstance(value, str) or value not in options:
-        words = ", ".join(repr(option) for option in options)
+        words = ", ".join(map(repr, options))
         raise InputError(f"{name} must be one of {words}, got {brief(value)}.")
     return value
 
@@ -286,22 +280,15 @@ def known(names: Iterable[str], options: Iterable[str], name: str) -> list[str]:
     if not isinstance(names, Iterable):
         raise InputError(f"{name} must be a list of names, got {brief(names)}.")
     options = list(options)
-    asked = [names] if isinstance(names, str) else names
-    return [choice(item, name, options) for item in asked]
+    return [choice(item, name, options) for item in ([names] if isinstance(names, str) else names)]
 
 
 def listing(values: Any, name: str) -> list[Any]:
     """values as a list; a single text is not a list."""
-    if isinstance(values, (str, bytes, Mapping)) or is_tensor(values):
-        found = None
-    else:
-        try:
-            found = list(values)
-        except TypeError:
-            found = None
-    if found is None:
-        raise InputError(f"{name} must be a list, got {brief(values)}.")
-    return found
+    if not (isinstance(values, (str, bytes, Mapping)) or is_tensor(values)):
+        with contextlib.suppress(TypeError):
+            return list(values)
+    raise InputError(f"{name} must be a list, got {brief(values)}.")
 
 
 def function(value: object, name: str) -> None:

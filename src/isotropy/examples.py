@@ -25,15 +25,7 @@ from isotropy.errors import MissingExtraError
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Token vectors, and the row of every word that is a single token.
-
-    Attributes
-    ----------
-    title : str
-    vectors : array of shape (n_tokens, n_features)
-    row_of : dict
-        The row of each word.
-    """
+    """Token vectors of shape (n_tokens, n_features), and the row of every word that is a token."""
 
     title: str
     vectors: NDArray[np.float32]

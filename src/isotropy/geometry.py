@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, tables
-from isotropy.engines import Checkpoint, Engine, open_checkpoint, using
+from isotropy.engines import Engine, open_checkpoint, using
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics import (
@@ -24,7 +24,7 @@ from isotropy.metrics import (
     local_isotropy,
     warn_of_basis,
 )
-from isotropy.sources import Source, as_source
+from isotropy.sources import as_source
 from isotropy.stats import Sample
 
 DRIFTED = 0.3
@@ -94,32 +94,21 @@ def measure(
         raise InputError("hubness takes no sample_weight. Leave one of them out.")
     source = as_source(X, sample_weight)
     kept = open_checkpoint(checkpoint)
-    with using(engine):
-        return _measured(source, names, center, local, random_state, kept)
-
-
-def _measured(
-    source: Source,
-    names: list[str],
-    center: bool,
-    local: int | None,
-    random_state: int,
-    checkpoint: Checkpoint | None,
-) -> Geometry:
     needs = {need for name in names for need in METRICS[name].needs}
-    statistics = gather(
-        source, needs, center=center, random_state=random_state, checkpoint=checkpoint
-    )
     values: dict[str, Any] = {}
-    for name in names:
-        evaluate = METRICS[name].evaluate
-        values[name] = hubness(source) if evaluate is None else evaluate(statistics)
     bases = None
-    if statistics.partition is not None:
-        bases = isotropy_range(statistics.partition)
-        warn_of_basis(statistics, "measure")
-    if local is not None:
-        values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
+    with using(engine):
+        statistics = gather(
+            source, needs, center=center, random_state=random_state, checkpoint=kept
+        )
+        for name in names:
+            evaluate = METRICS[name].evaluate
+            values[name] = hubness(source) if evaluate is None else evaluate(statistics)
+        if statistics.partition is not None:
+            bases = isotropy_range(statistics.partition)
+            warn_of_basis(statistics, "measure")
+        if local is not None:
+            values["local_isotropy"] = local_isotropy(source, local, random_state=random_state)
     return Geometry(
         source.n_samples - statistics.n_skipped,
         source.n_features,
@@ -135,28 +124,21 @@ def _measured(
 class Drawn:
     """What charts show of a space beside its metrics; a part that was not gathered is None.
 
-    Attributes
-    ----------
-    sample : Sample or None
-        At most 2,000 rows.
-    log_partition : array of shape (2, n_features) or None
-        Logarithms of the mean of exp(u.x) over rows x, weighted where they are, along both signs u
-        of every eigenvector of X'X.
-    explained : array of shape (n_features,) or None
-        Cumulative shares of variance of the principal components.
+    `log_partition`, of shape (2, n_features), has the logarithms of the mean of exp(u.x) over rows
+    x, weighted where they are, along both signs u of every eigenvector of X'X.
     """
 
-    sample: Sample | None
+    sample: Sample | None  # at most 2,000 rows
     log_partition: Floats | None
-    explained: Floats | None
+    explained: Floats | None  # cumulative shares of variance of the principal components
 
 
 def _drawn(statistics: Statistics, values: Mapping[str, Any]) -> Drawn:
-    sampled, variances = statistics.sample.rows is not None, "explained_variance" in values
-    total = statistics.moments.weight
+    sample, partition = statistics.sample, statistics.partition
+    variances = "explained_variance" in values
     return Drawn(
-        statistics.sample.first(DRAWN_ROWS) if sampled else None,
-        None if statistics.partition is None else statistics.partition.logs - np.log(total),
+        None if sample.rows is None else sample.first(DRAWN_ROWS),
+        None if partition is None else partition.logs - np.log(statistics.moments.weight),
         explained(statistics, statistics.n_features) if variances else None,
     )
 
@@ -208,7 +190,7 @@ class Geometry:
             "n_features": self.n_features,
             "n_skipped": self.n_skipped,
             "center": self.center,
-            **{name: _plain(value) for name, value in self.values.items()},
+            **{k: v.tolist() if hasattr(v, "tolist") else v for k, v in self.values.items()},
             "partition_isotropy_range": self.partition_isotropy_range,
             "sampled": list(self.sampled),
             "findings": list(self.findings),
@@ -240,7 +222,8 @@ class Geometry:
                 are = "is" if len(undefined) == 1 else "are"
                 names = ", ".join(undefined)
                 return f"No problems found; {names} {are} not defined for these rows."
-            return f"Fine: {self._why_fine()}. {ALONE}"
+            texts = (text.format(round(self.values[k], 2) + 0.0) for k, text in LOOKED_AT.items())
+            return f"Fine: {', '.join(texts)}. {ALONE}"
         return " ".join([*reasons.values(), CAUTION])
 
     def _reasons(self) -> dict[str, str]:
@@ -281,19 +264,8 @@ class Geometry:
         n_least = int(np.searchsorted(np.cumsum(shares[order]), HALF)) + 1
         return [int(i) for i in order[:n_least]]
 
-    def _why_fine(self) -> str:
-        values = {name: round(self.values[name], 2) + 0.0 for name in LOOKED_AT}
-        return ", ".join(text.format(values[name]) for name, text in LOOKED_AT.items())
-
     def report(self, path: Any, **options: Any) -> None:
-        """Write one self-contained HTML page that shows the space; needs the extra `report`.
-
-        Parameters
-        ----------
-        path : path
-        **options
-            As of `isotropy.report.write`.
-        """
+        """Write the page of the space as `isotropy.report.write` does; needs the extra `report`."""
         from isotropy.report import write
 
         write(self, path, **options)
@@ -326,12 +298,6 @@ class Geometry:
             low, high = self.partition_isotropy_range
             lines.append(f"partition_isotropy depends on the basis here: {low:.3g} to {high:.3g}")
         return "\n".join([*lines, self.verdict])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value
 
 
 def _shown(name: str, value: Any) -> str:

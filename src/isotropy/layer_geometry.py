@@ -29,17 +29,14 @@ class LayerGeometry:
 
     Attributes
     ----------
-    model : str
+    tokens, cls : lists of Geometry
+        Of all tokens but special ones (or of a sample), and of the first token of each text.
     first_token : str or None
         The token that every text begins with, such as [CLS], if there is one.
     n_texts, n_tokens : int
         Texts that were run, and their tokens without special ones.
     n_truncated, max_length : int
         Texts that were longer than max_length tokens and truncated.
-    tokens : list of Geometry
-        Of all tokens but special ones, or of a sample.
-    cls : list of Geometry
-        Of the first token of each text.
     """
 
     model: str

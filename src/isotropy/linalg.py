@@ -178,22 +178,20 @@ def exponent_of(size: float) -> int:
 def scaled(X: Array, exponent: Any) -> Array:
     """X / 2^exponent, exact within the range of floats; `exponent` is one int, or one per row."""
     if isinstance(exponent, int):
-        return X if exponent == 0 else _scaled(X, exponent)
+        if exponent == 0:
+            return X
+        most = 1000 if X.dtype == namespace(X).float64 else 120  # 2^149, for one, is no float32
+        with np.errstate(over="ignore", under="ignore"):
+            while exponent:
+                step = max(-most, min(most, exponent))
+                X, exponent = X * 2.0**-step, exponent - step
+        return X
     xp = namespace(X)
     half = exponent // 2
     two = xp.asarray(2.0, dtype=X.dtype, device=array_api_compat.device(X))
     for part in (half, exponent - half):
         factors = two ** xp.astype(-part, X.dtype)
         X = X * (factors[:, None] if X.ndim == 2 else factors)
-    return X
-
-
-def _scaled(X: Array, exponent: int) -> Array:
-    most = 1000 if X.dtype == namespace(X).float64 else 120  # 2^149, for one, is no float32
-    with np.errstate(over="ignore", under="ignore"):
-        while exponent:
-            step = max(-most, min(most, exponent))
-            X, exponent = X * 2.0**-step, exponent - step
     return X
 
 
@@ -244,9 +242,8 @@ def eigh(symmetric: Floats, device: str = "cpu") -> tuple[Floats, Floats]:
         with threads_for(len(symmetric)):
             values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
     else:
-        import torch
-
-        values, vectors = map(to_numpy, torch.linalg.eigh(torch.from_numpy(symmetric).to(device)))
+        moved = on_device(symmetric, device)
+        values, vectors = map(to_numpy, namespace(moved).linalg.eigh(moved))
     return values[::-1], vectors[:, ::-1]
 
 
@@ -262,8 +259,7 @@ def threads_for(n_features: int) -> contextlib.AbstractContextManager[None]:
 def noise_of(values: Floats, resolution: float, mean: float | None = None) -> float:
     """How far rounding moves the descending eigenvalues of a sum of products.
 
-    `resolution` is the relative rounding of the products and `mean` the mean eigenvalue of what
-    was summed, if it is not the mean of `values`.
+    `mean` is the mean eigenvalue of what was summed, if it is not the mean of `values`.
     """
     mean = float(values.mean()) if mean is None else mean
     decomposition = len(values) * float(np.finfo(np.float64).eps) * float(values[0])
@@ -271,9 +267,9 @@ def noise_of(values: Floats, resolution: float, mean: float | None = None) -> fl
     return float(max(decomposition, products))
 
 
-def resolved(values: Floats, resolution: float, mean: float | None = None) -> Floats:
+def resolved(values: Floats, resolution: float) -> Floats:
     """Eigenvalues, with those below `noise_of` set to zero."""
-    return np.where(values > noise_of(values, resolution, mean), values, 0.0)
+    return np.where(values > noise_of(values, resolution), values, 0.0)
 
 
 def gram_eigh(

@@ -7,16 +7,9 @@ from typing import Any
 
 
 class ProgressBar:
-    """Bars that show how much is done, the speed and the time left.
+    """Bars that show how much is done, the speed and the time left, of what has this unit.
 
     Use it in a `with` statement; it appears with the first thing it has to show.
-
-    Parameters
-    ----------
-    unit : str
-        What is counted, such as "rows".
-    shown : bool, optional
-        Default: whether standard error is a terminal.
     """
 
     def __init__(self, unit: str, shown: bool | None = None) -> None:

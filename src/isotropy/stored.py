@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
@@ -28,12 +28,7 @@ TOO_DEEP = "it is nested too deeply"
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text in UTF-8, in which no object may have a key twice.
-
-    Raises
-    ------
-    InputError
-        If it is not valid JSON, or nested too deeply.
+    """The value of a JSON text in UTF-8; raises an InputError if it is not valid or nested deeply.
 
     Examples
     --------
@@ -214,11 +209,9 @@ class Field:
     kind : {"float", "single", "rows", "int", "seed"}
         Float64, float32, either of them, int64, or any 64-bit integer.
     low, high : float
-        Bounds of every value. Every value is finite, unless `infinite`, and never NaN.
-    above : bool
-        Values must be above `low`, not equal to it.
+        Bounds of every value; with `above`, values must be above `low`, not equal to it.
     infinite : bool
-        Whether values may be infinite.
+        Whether values may be infinite. They are never NaN.
     optional : bool
         Whether the array may be left out.
     orthonormal : bool
@@ -287,10 +280,6 @@ class Field:
             raise InputError(f"{name} must be ascending, but is not")
 
 
-def _is(names: Collection[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
 def check(
     arrays: Mapping[str, NDArray[Any]],
     fields: Mapping[str, Field],
@@ -298,12 +287,12 @@ def check(
 ) -> dict[str, int]:
     """The sizes by name; raises an InputError of a few words unless arrays are as declared."""
     known = dict(sizes)
-    unknown = arrays.keys() - fields.keys()
-    if unknown:
-        raise InputError(f"{_listed(sorted(unknown))} {_is(unknown)} not expected")
+    unknown = sorted(arrays.keys() - fields.keys())
     missing = [name for name, field in fields.items() if not field.optional and name not in arrays]
-    if missing:
-        raise InputError(f"{_listed(missing)} {_is(missing)} missing")
+    for names, what in ((unknown, "not expected"), (missing, "missing")):
+        if names:
+            listed = one_line(", ".join(names), 120)
+            raise InputError(f"{listed} {'is' if len(names) == 1 else 'are'} {what}")
     for name, field in fields.items():
         if name in arrays:
             field.check_shape(name, arrays[name], known)
@@ -325,7 +314,3 @@ def _orthonormal(array: NDArray[Any]) -> bool:
     mixtures = np.random.default_rng(0).standard_normal((n_rows, 2)) * one[..., None]
     back = array @ (np.swapaxes(array, -1, -2) @ mixtures)
     return bool((np.abs(back - mixtures) <= HALF_THE_DIGITS * max(n_rows, 1)).all())
-
-
-def _listed(names: Iterable[str]) -> str:
-    return one_line(", ".join(names), 120)

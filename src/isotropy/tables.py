@@ -18,16 +18,9 @@ def text_table(
     right: Container[int] = (),
     width: int | None = None,
 ) -> str:
-    """A table with aligned columns.
+    """A table with aligned columns, those with numbers in `right` to the right.
 
-    Parameters
-    ----------
-    head : sequence of str
-    rows : iterable of sequence of str
-    right : container of int
-        Numbers of the columns that are aligned to the right.
-    width : int, optional
-        Longest line; cells are wrapped to keep it. Without it nothing is wrapped.
+    Cells are wrapped so that no line is longer than `width`, if it is given.
 
     Examples
     --------
@@ -54,12 +47,9 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str = 
     """A table for notebooks, with every text escaped."""
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
     names = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in rows)
+    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"<table>{caption}<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cells(row: Sequence[str]) -> str:
-    return "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
 
 
 def paragraph(text: str) -> str:

@@ -99,7 +99,11 @@ class NewFile:
     def finish(self) -> None:
         """Flush what was written to disk, and give the file its name."""
         if self.stream:
-            self._copy()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            with open(self.part, "rb") as file, open(handle, "wb") as stream:
+                shutil.copyfileobj(file, stream)
             return
         _sync(self.part, os.O_RDWR)
         if self._old is not None:
@@ -125,13 +129,6 @@ class NewFile:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-    def _copy(self) -> None:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        with open(self.part, "rb") as file, open(handle, "wb") as stream:
-            shutil.copyfileobj(file, stream)
 
 
 class NewFolder:
@@ -227,11 +224,10 @@ def status(path: str | os.PathLike[str]) -> os.stat_result | None:
         return None
 
 
-def quoted(path: object, most: int = 160) -> str:
+def quoted(path: object) -> str:
     """A path for messages: in quotes, on one line, and of bounded length."""
     text = str(path)
-    half = most // 2
-    return repr(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")
+    return repr(text if len(text) <= 160 else f"{text[:80]}...{text[-80:]}")
 
 
 def is_ours(folder: str | os.PathLike[str]) -> bool:
@@ -286,19 +282,19 @@ def sweep(folder: str) -> None:
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             if TEMPORARY.fullmatch(entry.name) and not entry.is_symlink():
-                _remove_leftover(entry.path, entry.is_dir())
+                _remove_leftover(entry)
 
 
-def _remove_leftover(path: str, is_folder: bool) -> None:
+def _remove_leftover(entry: os.DirEntry[str]) -> None:
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if not _locked(handle):
                 return
-            if is_folder:
-                shutil.rmtree(path, ignore_errors=True)
+            if entry.is_dir():
+                shutil.rmtree(entry.path, ignore_errors=True)
             else:
-                os.unlink(path)
+                os.unlink(entry.path)
         finally:
             os.close(handle)
 

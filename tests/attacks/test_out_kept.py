@@ -13,8 +13,7 @@ import pytest
 
 import isotropy
 from isotropy.repairs import ScoreCalibrator
-from isotropy.sources import PartsSink, open_sink
-from isotropy.sources.guard import guard
+from isotropy.sources import guard, open_sink
 
 from .conftest import snapshot
 
@@ -157,9 +156,9 @@ def test_a_folder_of_ours_is_replaced_when_asked(files, done, refused):
 
 
 def test_a_folder_that_gets_a_file_while_parts_are_written_is_kept(files, raises):
-    with PartsSink("parts", 4) as sink:
+    with open_sink("parts", 4) as sink:
         sink.write(X)
-    again = PartsSink("parts", 4, overwrite=True)
+    again = open_sink("parts", 4, overwrite=True)
 
     def write():
         with again:
@@ -235,7 +234,7 @@ CALLS = {  # in Python
         "x.npy", out="./many/../x.npy", overwrite=o
     ),
     "a sink": lambda o: open_sink("x.npy", 4, like=isotropy.open("x.npy"), overwrite=o),
-    "parts": lambda o: PartsSink("spark", 4, like=isotropy.open("spark"), overwrite=o),
+    "parts": lambda o: open_sink("spark", 4, like=isotropy.open("spark"), overwrite=o),
 }
 
 

@@ -13,7 +13,7 @@ import isotropy
 from isotropy import writing
 from isotropy.errors import InputError
 from isotropy.models.cache import Cache
-from isotropy.sources import PartsSink
+from isotropy.sources import open_sink
 
 X = np.random.default_rng(0).standard_normal((40, 4))
 
@@ -29,7 +29,7 @@ def home(folder, monkeypatch):
 
 
 def parts(rows, **options):
-    with PartsSink("parts", 4, **options) as sink:
+    with open_sink("parts", 4, **options) as sink:
         sink.write(rows)
 
 

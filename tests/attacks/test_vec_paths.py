@@ -12,7 +12,7 @@ import pytest
 
 import isotropy
 from isotropy.errors import IsotropyError
-from isotropy.sources import files, npy
+from isotropy.sources import files, flat
 
 from . import vec_files as made
 from .vec_files import X, read, vectors
@@ -207,14 +207,14 @@ def test_a_file_that_is_replaced_within_a_chunk_is_refused(folder, monkeypatch, 
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_refused(folder, monkeypatch):
     write("x.npy", X)
-    parse = npy.read_header
+    parse = flat._read_header
 
     def late(file):
         found = parse(file)
         replaced("x.npy")
         return found
 
-    monkeypatch.setattr(npy, "read_header", late)
+    monkeypatch.setattr(flat, "_read_header", late)
     with pytest.raises(IsotropyError, match="has changed since it was opened"):
         isotropy.open("x.npy")
 
@@ -238,7 +238,7 @@ def test_a_mistake_in_a_reader_is_not_the_users_damaged_file(folder, monkeypatch
     def wrong(self, *arguments):
         raise mistake("ours")
 
-    monkeypatch.setattr(npy.NpyFile, "read", wrong)
+    monkeypatch.setattr(flat.FlatFile, "read", wrong)
     with pytest.raises(mistake, match="ours"):
         read(source)
 
@@ -253,7 +253,7 @@ def test_what_decoders_raise_is_explained(raises, monkeypatch, error):
     def damaged(self, *arguments):
         raise error
 
-    monkeypatch.setattr(npy.NpyFile, "read", damaged)
+    monkeypatch.setattr(flat.FlatFile, "read", damaged)
     raises(read, source, says="is")
 
 

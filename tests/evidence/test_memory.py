@@ -9,8 +9,7 @@ from isotropy.engines import local
 from isotropy.evidence import advise, compare
 from isotropy.models import tokens
 from isotropy.models.tokens import Stack, TokenRows, joined
-from isotropy.sources import arrays
-from isotropy.sources.arrays import PickedRows
+from isotropy.sources import PickedRows, base
 
 from .examples import TokenEncoder, sts
 
@@ -20,7 +19,7 @@ BLOCK = 1 << 16  # elements
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks that are small beside the rows of these tests, for two threads at most."""
-    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", BLOCK)
+    monkeypatch.setattr(base, "PICKED_ELEMENTS", BLOCK)
     monkeypatch.setattr(tokens, "BLOCK_ELEMENTS", BLOCK)
     monkeypatch.setattr(local, "n_threads", lambda: 2)
 
@@ -92,7 +91,7 @@ def test_parts_are_stacked_in_one_copy():
 def test_picked_rows_are_a_source_of_them(monkeypatch):
     X = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
     numbers = np.array([7, 3, 3, 49, 0, 12])
-    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 8)
+    monkeypatch.setattr(base, "PICKED_ELEMENTS", 8)
     source = PickedRows(X, numbers)
     batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
     assert [len(batch.rows) for batch in batches] == [2, 2, 2]

@@ -11,8 +11,7 @@ import isotropy
 from isotropy import Center, ClusterRemoval, ScaledCenter
 from isotropy.errors import InputError
 from isotropy.repairs.shift import Shift, reach, shift
-from isotropy.sources import ArraySource
-from isotropy.sources.arrays import Excerpt
+from isotropy.sources import ArraySource, Excerpt
 from isotropy.stats import Moments
 
 

@@ -66,7 +66,7 @@ def test_npy(make, X, truncated, tmp_path):
 
 def test_npz(tmp_path, X):
     np.savez(tmp_path / "x.npz", a=X, b=X)
-    refused(tmp_path / "x.npz", "holds 2 matrices among 'a', 'b'. Choose an array with column")
+    refused(tmp_path / "x.npz", "holds 2 matrices among 'a', 'b'. Choose one with column")
     refused(tmp_path / "x.npz", "has no array 'c', only 'a', 'b'", column="c")
     np.savez_compressed(tmp_path / "x.npz", a=np.asfortranarray(X))
     refused(tmp_path / "x.npz", "Fortran order. Save it in C order")

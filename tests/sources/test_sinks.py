@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from isotropy.errors import InputError
-from isotropy.sources import PartsSink, open, open_sink
+from isotropy.sources import open, open_sink
 
 SUFFIXES = [".npy", ".parquet", ".safetensors", ".vec"]
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_said(tmp_path, X):
 
 def test_parts_are_written_in_any_order_and_read_in_theirs(tmp_path, X, rows):
     source = open(X, chunk_rows=5)
-    with PartsSink(tmp_path / "out", 5, like=source) as parts:
+    with open_sink(tmp_path / "out", 5, like=source) as parts:
         for i, chunk in reversed(list(enumerate(source.chunks()))):
             with pickle.loads(pickle.dumps(parts)).part(i) as sink:
                 for batch in source.read(chunk):
@@ -240,19 +240,19 @@ def test_parts_are_written_by_another_process(tmp_path, X, rows):
         "import pickle, sys; parts, X = pickle.load(sys.stdin.buffer)\n"
         "with parts.part(0) as sink: sink.write(X)"
     )
-    with PartsSink(tmp_path / "out", 5) as parts:
+    with open_sink(tmp_path / "out", 5) as parts:
         subprocess.run([sys.executable, "-c", code], input=pickle.dumps((parts, X)), check=True)
     np.testing.assert_array_equal(rows(open(tmp_path / "out")), X)
 
 
 def test_parts_replace_older_parts_only_when_whole(tmp_path, X, rows):
     for scale in (1, 2):
-        with PartsSink(tmp_path / "out", 5, overwrite=True) as parts, parts.part(0) as sink:
+        with open_sink(tmp_path / "out", 5, overwrite=True) as parts, parts.part(0) as sink:
             sink.write(X * scale)
     np.testing.assert_array_equal(rows(open(tmp_path / "out")), 2 * X)
     with pytest.raises(InputError, match="exists"):
-        PartsSink(tmp_path / "out", 5)
-    parts = PartsSink(tmp_path / "out", 5, overwrite=True)
+        open_sink(tmp_path / "out", 5)
+    parts = open_sink(tmp_path / "out", 5, overwrite=True)
     with pytest.raises(KeyboardInterrupt), parts:  # noqa: PT012
         with parts.part(0) as sink:
             sink.write(X)
@@ -266,5 +266,5 @@ def test_a_folder_of_other_things_is_not_replaced(tmp_path, X):
     (tmp_path / "out" / "thesis.tex").touch()
     for overwrite in (False, True):
         with pytest.raises(InputError, match="files that isotropy did not write"):
-            PartsSink(tmp_path / "out", 5, overwrite=overwrite)
+            open_sink(tmp_path / "out", 5, overwrite=overwrite)
     assert (tmp_path / "out" / "thesis.tex").exists()

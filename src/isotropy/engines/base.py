@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isotropy.checks import Array
-from isotropy.sources import Chunk, Source
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
 
 RowFunction = Callable[[Array], Array]
@@ -23,9 +23,9 @@ class Partial:
     n_chunks: int = 0
     n_skipped: int = 0
 
-    def add(self, source: Source, chunk: Chunk, report: Report) -> None:
-        """Read a chunk and update every statistic with it."""
-        for batch in source.read(chunk):
+    def add(self, batches: Iterable[Batch], report: Report) -> None:
+        """Update every statistic with the batches of a chunk."""
+        for batch in batches:
             if batch.rows.shape[0]:
                 where = batch.first_row if batch.numbers is None else batch.numbers
                 for state in self.states:
@@ -46,6 +46,16 @@ class Partial:
 def fresh(statistics: Sequence[Statistic]) -> Partial:
     """Nothing seen yet."""
     return Partial([statistic.empty() for statistic in statistics])
+
+
+def write(batches: Iterable[Batch], sink: Sink | PartsSink, report: Report) -> int:
+    """Write the batches of a chunk; returns the number of rows left out."""
+    n_skipped = 0
+    for batch in batches:
+        sink.write(batch.rows, batch.carried)
+        n_skipped += batch.n_skipped
+        report(batch.rows.shape[0] + batch.n_skipped)
+    return n_skipped
 
 
 class PassCheckpoint:

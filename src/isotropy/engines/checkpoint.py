@@ -25,6 +25,7 @@ from isotropy.stats import Statistic
 from isotropy.writing import TEMPORARY, atomic_write, quoted, sweep
 
 SAVING_SHARE = 20  # a state is saved again after this many times as long as saving it took
+RUN_FILE = "run-{:05d}.safetensors"
 PASS = re.compile(r"pass-\d{3,}")
 FILE = re.compile(r"begun\.json|settled\.safetensors|run-\d{5,}\.safetensors")
 
@@ -118,11 +119,7 @@ class PassFolder(PassCheckpoint):
         if begun.is_file():
             with _damage(begun):
                 n_runs: int = _begun(begun)["n_runs"]
-                if n_runs > self.n_chunks:
-                    raise InputError(
-                        f"n_runs must be at most {self.n_chunks}, as there are no more chunks, got "
-                        f"{one_line(n_runs, 30)}"
-                    )
+                _expect_at_most("n_runs", n_runs, self.n_chunks, "chunks")
             return n_runs
         with self._writing(), atomic_write(begun) as part:
             found = {"isotropy": __version__, "key": self.key, "n_runs": proposed}
@@ -130,7 +127,7 @@ class PassFolder(PassCheckpoint):
         return proposed
 
     def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
-        path = self._file(run)
+        path = self.folder / RUN_FILE.format(run)
         if not path.is_file():
             return None
         with _damage(path):
@@ -140,38 +137,25 @@ class PassFolder(PassCheckpoint):
 
     def _expect_part(self, found: Partial, chunks: Sequence[Chunk]) -> None:
         """Raise if a state covers more than the chunks of its run."""
-        if found.n_chunks > len(chunks):
-            raise InputError(
-                f"n_chunks must be at most {len(chunks)}, as the run has no more, got "
-                f"{one_line(found.n_chunks, 30)}"
-            )
+        _expect_at_most("n_chunks", found.n_chunks, len(chunks), "chunks in this run")
         n_rows = sum(chunk.n_rows for chunk in chunks[: found.n_chunks])
-        if found.n_skipped > n_rows:
-            raise InputError(
-                f"n_skipped must be at most the {n_rows} rows that were read, got "
-                f"{one_line(found.n_skipped, 30)}"
-            )
+        _expect_at_most("n_skipped", found.n_skipped, n_rows, "rows in its chunks")
         for state, mine in zip(found.states, self.statistics, strict=True):
             name = type(state).__name__
             if not _same(state.empty().state(), mine.empty().state()):
                 raise InputError(f"the settings of {name} must be those of this pass, got others")
-            n_seen = getattr(state, "n_rows", 0)
-            if n_seen > n_rows - found.n_skipped:
-                raise InputError(
-                    f"{name} must be of at most {n_rows - found.n_skipped} rows, got {n_seen}"
-                )
+            n_seen, n_good = getattr(state, "n_rows", 0), n_rows - found.n_skipped
+            if n_seen > n_good:
+                raise InputError(f"{name} must be of at most {n_good} rows, got {n_seen}")
 
     def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
         start = time.monotonic()
         last = partial.n_chunks == len(chunks)
         if not last and start < self.next_save.get(run, 0.0):
             return
-        self._write(self._file(run), partial, _place(chunks))
+        self._write(self.folder / RUN_FILE.format(run), partial, _place(chunks))
         now = time.monotonic()
         self.next_save[run] = now + SAVING_SHARE * (now - start)
-
-    def _file(self, run: int) -> Path:
-        return self.folder / f"run-{run:05d}.safetensors"
 
     def _write(self, path: Path, partial: Partial, place: dict[str, int]) -> None:
         arrays = {
@@ -244,13 +228,10 @@ class PassFolder(PassCheckpoint):
 
 def _is_pass(path: Path) -> bool:
     """Whether this is the folder of a pass and holds only files that we wrote."""
-    return (
-        bool(PASS.fullmatch(path.name))
-        and path.is_dir()
-        and all(
-            FILE.fullmatch(file.name) or TEMPORARY.fullmatch(file.name) for file in path.iterdir()
-        )
-    )
+    if not PASS.fullmatch(path.name) or not path.is_dir():
+        return False
+    names = [file.name for file in path.iterdir()]
+    return all(FILE.fullmatch(name) or TEMPORARY.fullmatch(name) for name in names)
 
 
 def _place(chunks: Sequence[Chunk]) -> dict[str, int]:
@@ -310,15 +291,20 @@ def _count(header: dict[str, Any], name: str, low: int) -> int:
     return value
 
 
+def _expect_at_most(name: str, value: int, most: int, what: str) -> None:
+    if value > most:
+        raise InputError(
+            f"{name} must be at most {most}, as there are no more {what}, got {one_line(value, 30)}"
+        )
+
+
 def _same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
 def _settings(statistic: Statistic) -> list[Any]:
-    state = statistic.empty().state()
-    arrays = {
-        name: _digest([str(v.dtype), v.shape, v.tobytes().hex()]) for name, v in state.items()
-    }
+    state = statistic.empty().state().items()
+    arrays = {name: _digest([str(v.dtype), v.shape, v.tobytes().hex()]) for name, v in state}
     return [type(statistic).__name__, arrays]
 
 

@@ -11,12 +11,13 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from isotropy import checks
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
-from isotropy.engines.local import n_threads, write_part
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
+from isotropy.engines.local import n_threads
 from isotropy.errors import ClusterError, InputError, MissingExtraError
 from isotropy.linalg import one_blas_thread
 from isotropy.sources import Chunk, PartsSink, Source
@@ -190,7 +191,9 @@ class Dask(Engine):
             nonlocal common
             try:
                 if common is None or common.status not in ("pending", "finished"):
-                    common = self._shared(*shared)
+                    with warnings.catch_warnings():  # a task of its own can be repeated if lost
+                        warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+                        common = self.client.submit(together, *shared, pure=False)
                 futures[part] = submit(part, common)
             except Exception:
                 self._expect_scheduler()  # a closed client takes no tasks
@@ -219,12 +222,6 @@ class Dask(Engine):
             self._stop(list(futures.values()))
             raise
 
-    def _shared(self, *parts: Any) -> Any:
-        """What tasks share, as a separate task, which can be repeated if it is lost."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-            return self.client.submit(together, *parts, pure=False)
-
     def _result(self, future: Any) -> Any:
         from distributed.scheduler import KilledWorker
 
@@ -233,8 +230,7 @@ class Dask(Engine):
         except (ClusterError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            on_its_way = isinstance(error, CANCELLED)
-            if future.status != "error" and on_its_way:  # cancelled, or lost
+            if future.status != "error" and isinstance(error, CANCELLED):  # cancelled, or lost
                 raise Lost(
                     f"the cluster lost the same chunks {ATTEMPTS} times "
                     f"({first_line(error)}). Check the network and the scheduler's log."
@@ -359,9 +355,14 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
 
     with contextlib.ExitStack() as opened:
         loop = LoopRunner()
-        if hasattr(signal, "pthread_sigmask"):  # not on Windows, which has no such tracker either
+        if hasattr(signal, "pthread_sigmask"):
             resource_tracker.ensure_running()
-        with interrupts_blocked():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                loop.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        else:  # on Windows, which has no such tracker either
             loop.start()
         opened.callback(loop.stop)
         opened.enter_context(dask.config.set(LOST_WORKERS_COME_BACK))
@@ -382,19 +383,6 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
             ) from error
         opened.callback(closed, cluster)
         yield cluster
-
-
-@contextlib.contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread and the threads it starts, on systems that have signals."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def closed(opened: Any) -> None:
@@ -453,7 +441,7 @@ def run_state(shared: Any, run: list[Chunk]) -> Partial:
     partial = fresh(statistics)
     with one_blas_thread():
         for chunk in run:
-            partial.add(source, chunk, lambda n_rows: None)
+            partial.add(source.read(chunk), lambda n_rows: None)
     return partial
 
 
@@ -466,5 +454,6 @@ def merged_pair(left: Partial, right: Partial) -> Partial:
 def part_written(shared: Any, number: int, chunk: Chunk) -> int:
     """On a worker: one part of the output."""
     source, function, sink = shared
-    with one_blas_thread():
-        return write_part(source, function, sink, number, chunk)
+    mapped = (replace(batch, rows=function(batch.rows)) for batch in source.read(chunk))
+    with one_blas_thread(), sink.part(number) as part:
+        return write(mapped, part, lambda n_rows: None)

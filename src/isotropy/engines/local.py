@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
 from isotropy.linalg import one_blas_thread
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
@@ -86,7 +87,7 @@ class Local(Engine):
             for chunk in mine[partial.n_chunks :]:
                 if stopped.is_set():
                     break
-                partial.add(source, chunk, report)
+                partial.add(source.read(chunk), report)
                 saved.save(run, partial, mine)
             return partial
 
@@ -101,10 +102,7 @@ class Local(Engine):
         """Threads read and map a few chunks ahead of the one being written."""
 
         def work(chunk: Chunk) -> list[Batch]:
-            return [
-                Batch(b.first_row, function(b.rows), None, b.carried, b.n_skipped)
-                for b in source.read(chunk)
-            ]
+            return [replace(batch, rows=function(batch.rows)) for batch in source.read(chunk)]
 
         n_skipped = 0
         chunks = iter(source.chunks())
@@ -119,22 +117,9 @@ class Local(Engine):
                     waiting.extend(
                         threads.submit(work, chunk) for chunk in itertools.islice(chunks, 1)
                     )
-                    for batch in batches:
-                        sink.write(batch.rows, batch.carried)
-                        n_skipped += batch.n_skipped
-                        report(batch.rows.shape[0] + batch.n_skipped)
+                    n_skipped += write(batches, sink, report)
             except BaseException:
                 for future in waiting:
                     future.cancel()
                 raise
         return n_skipped
-
-
-def write_part(source: Source, function: RowFunction, sink: Any, number: int, chunk: Chunk) -> int:
-    """Write one chunk as a part of a folder; returns the number of rows left out."""
-    n_skipped = 0
-    with sink.part(number) as part:
-        for batch in source.read(chunk):
-            part.write(function(batch.rows), batch.carried)
-            n_skipped += batch.n_skipped
-    return n_skipped

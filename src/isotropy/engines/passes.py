@@ -17,6 +17,7 @@ from isotropy.engines.base import Engine, PassCheckpoint, RowFunction
 from isotropy.engines.checkpoint import Checkpoint
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, brief
+from isotropy.progress import ProgressBar
 from isotropy.sources import Batch, Chunk, Source, SourceView
 from isotropy.stats import Statistic
 
@@ -34,22 +35,12 @@ class PassProgress(Protocol):
         """`n_rows` more rows are done."""
 
 
-class NoProgress:
-    """Shows nothing."""
-
-    def begin(self, n_rows: int, /) -> None:
-        pass
-
-    def advance(self, n_rows: int, /) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class EngineSettings:
     """How passes are run. Set by `using`; results never go here."""
 
     engine: Engine = field(default_factory=Local)
-    progress: PassProgress = field(default_factory=NoProgress)
+    progress: PassProgress = field(default_factory=lambda: ProgressBar("rows", shown=False))
 
 
 _settings: ContextVar[EngineSettings] = ContextVar("isotropy-settings", default=EngineSettings())  # noqa: B039
@@ -119,9 +110,8 @@ def reduce(
     settled = saved.settled(statistics)
     if settled is None:
         peeked = Peeked(source)
-        settled = list(statistics)
-        if peeked.first is not None:
-            settled = [statistic.settled(peeked.first) for statistic in statistics]
+        first = peeked.first
+        settled = [state if first is None else state.settled(first) for state in statistics]
         saved.settle(settled)
         source = peeked if engine.in_process else source
     done = engine.reduce(source, settled, saved, progress.advance)
@@ -142,8 +132,11 @@ class Peeked(SourceView):
         self.first: Array | None = None
         for batch in self._rest:
             self._seen.append(batch)
-            self.first = weighted_rows(batch)
-            if self.first is not None:
+            rows = batch.rows
+            if batch.weights is not None:  # a row of no weight is a row that is not there
+                rows = rows[linalg.index(np.flatnonzero(batch.weights), rows)]
+            if rows.shape[0]:
+                self.first = rows
                 break
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
@@ -151,14 +144,6 @@ class Peeked(SourceView):
             return self.source.read(chunk)
         rest, self._rest = self._rest, None
         return itertools.chain(self._seen, rest)
-
-
-def weighted_rows(batch: Batch) -> Array | None:
-    """The rows with a positive weight; None if there are none."""
-    if batch.weights is None:
-        return batch.rows if batch.rows.shape[0] else None
-    kept = np.flatnonzero(batch.weights)
-    return batch.rows[linalg.index(kept, batch.rows)] if len(kept) else None
 
 
 def map_rows(source: Source, function: RowFunction, sink: Any) -> int:

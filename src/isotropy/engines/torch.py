@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
 
 from isotropy import checks
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh
+from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, SourceView
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
-
-
-class OnDevice(SourceView):
-    """The rows of another source, on a device."""
-
-    def __init__(self, source: Source, device: Any, stream: Any) -> None:
-        super().__init__(source)
-        self.place, self.stream = device, stream
-        self.device = str(device)
-
-    def read(self, chunk: Chunk) -> Iterator[Batch]:
-        import torch
-
-        for batch in self.source.read(chunk):
-            rows = batch.rows
-            if not checks.is_tensor(rows):
-                rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy()).pin_memory()
-            with torch.cuda.stream(self.stream):  # in parallel with the computation
-                moved = rows.to(self.place, non_blocking=True)
-            self.stream.synchronize()
-            yield replace(batch, rows=moved)
 
 
 class Torch(Engine):
@@ -68,7 +47,6 @@ class Torch(Engine):
             raise InputError(
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
-
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
     def reduce(
@@ -81,8 +59,8 @@ class Torch(Engine):
         partial = saved.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
         with self._precision():
-            for ready in self._ahead(source, chunks[partial.n_chunks :]):
-                partial.add(ready, ready.chunk, report)
+            for batches in self._ahead(source, chunks[partial.n_chunks :]):
+                partial.add(batches, report)
                 saved.save(0, partial, chunks)
         return partial
 
@@ -93,28 +71,41 @@ class Torch(Engine):
             return Local().map(source, function, sink, report)
         n_skipped = 0
         with sink, self._precision():
-            for ready in self._ahead(source, source.chunks()):
-                for batch in ready.read(ready.chunk):
-                    sink.write(function(batch.rows), batch.carried)
-                    n_skipped += batch.n_skipped
-                    report(batch.rows.shape[0] + batch.n_skipped)
+            for batches in self._ahead(source, source.chunks()):
+                mapped = (replace(batch, rows=function(batch.rows)) for batch in batches)
+                n_skipped += write(mapped, sink, report)
         return n_skipped
 
-    def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[ReadChunk]:
+    def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[Iterator[Batch]]:
         """Each chunk on the device, read and copied while the previous one is in use.
 
         The reader copies on its own stream, and hands over a chunk once it has arrived.
         """
         import torch
 
-        moved = OnDevice(source, self.device, torch.cuda.Stream(self.device))
+        stream = torch.cuda.Stream(self.device)
+
+        def moved(chunk: Chunk) -> deque[Batch]:
+            found: deque[Batch] = deque()
+            for batch in source.read(chunk):
+                rows = batch.rows
+                if not checks.is_tensor(rows):
+                    rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
+                    rows = rows.pin_memory()
+                with torch.cuda.stream(stream):  # in parallel with the computation
+                    rows = rows.to(self.device, non_blocking=True)
+                stream.synchronize()
+                found.append(replace(batch, rows=rows))
+            return found
+
         with ThreadPoolExecutor(1) as reader:
             future = None
             for chunk in [*chunks, None]:
                 previous = future
-                future = chunk and reader.submit(copy_context().run, ReadChunk, moved, chunk)
+                future = chunk and reader.submit(copy_context().run, moved, chunk)
                 if previous:
-                    yield previous.result()
+                    batches = previous.result()  # each is freed as soon as it has been used
+                    yield (batches.popleft() for _ in range(len(batches)))
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
@@ -126,16 +117,3 @@ class Torch(Engine):
             yield
         finally:
             torch.set_float32_matmul_precision(before)
-
-
-class ReadChunk(OnDevice):
-    """The batches of one chunk, already read."""
-
-    def __init__(self, source: OnDevice, chunk: Chunk) -> None:
-        super().__init__(source.source, source.place, source.stream)
-        self.chunk = chunk
-        self.batches = list(source.read(chunk))
-
-    def read(self, chunk: Chunk) -> Iterator[Batch]:
-        while self.batches:  # each is freed as soon as it has been used
-            yield self.batches.pop(0)

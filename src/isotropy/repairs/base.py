@@ -555,5 +555,4 @@ def open_target(out: Any, n_features: int, like: Source, **options: Any) -> Sink
             f"{options.get('name', 'out')} must be a file or a folder, got '-'. Name a file: rows "
             "cannot go to standard output."
         )
-    kind = open_sink if os.path.splitext(out)[1] else PartsSink
-    return kind(out, n_features, like=like, **options)
+    return open_sink(out, n_features, like=like, **options)

@@ -11,7 +11,6 @@ from typing import Any
 
 from isotropy import stored
 from isotropy.errors import InputError, one_line, reason
-from isotropy.evidence import Advice, Comparison
 
 MOST = 10_000  # entries of a list
 LONGEST = 10_000  # characters of a text
@@ -179,7 +178,7 @@ class Evidence:
 
 def opened(found: Any) -> Evidence:
     """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
-    if isinstance(found, (Comparison, Advice)):
+    if hasattr(found, "to_dict"):
         found = found.to_dict()
     found = read(found, "evidence", PRINTED, _fields)
     return _compared(found) if "results" in found else _advised(found)

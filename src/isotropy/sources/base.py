@@ -1,23 +1,27 @@
-"""The base class of every source of vectors, and the chunks and batches it is read in."""
+"""Sources of vectors: their base class, the chunks they are read in, and vectors in memory."""
 
 from __future__ import annotations
 
 import copy
+import os
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.checks import Array
+from isotropy.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 1 << 26
+PICKED_ELEMENTS = 1 << 22  # of a chunk of picked rows: 16 MB of float32
 
 
 def default_rows(n_features: int) -> int:
@@ -27,10 +31,9 @@ def default_rows(n_features: int) -> int:
 
 @dataclass(frozen=True)
 class Chunk:
-    """`n_rows` rows of a source, starting at row `first_row`.
+    """`n_rows` rows of a source from `first_row` on, as plain values that can be sent.
 
-    `file` and `place` tell a file source where to find them. Both are plain values, so a chunk can
-    be read on another machine.
+    `file` and `place` tell a file source where to find them.
     """
 
     first_row: int
@@ -156,7 +159,145 @@ class SourceView(Source):
         return view
 
 
+def source_weights(sample_weight: object, n_samples: int) -> NDArray[Any] | None:
+    """The weights of all rows of a source, of which one must be above zero; None if none given."""
+    weights = checks.weights(sample_weight, n_samples)
+    if weights is not None and not weights.any():
+        raise InputError("sample_weight must have a positive sum, got zeros only.")
+    return weights
+
+
 def even_chunks(n_samples: int, n_rows: int) -> list[Chunk]:
     """Chunks of `n_rows` rows, the last one shorter."""
     starts = range(0, n_samples, n_rows)
     return [Chunk(start, min(n_rows, n_samples - start)) for start in starts]
+
+
+class ArraySource(Source):
+    """The rows of an array or tensor, which is never copied as a whole; see `isotropy.open`."""
+
+    def __init__(
+        self,
+        X: Array,
+        sample_weight: object = None,
+        *,
+        chunk_rows: int | None = None,
+        skip_bad_rows: bool = False,
+    ) -> None:
+        if checks.flag(skip_bad_rows, "skip_bad_rows") and checks.has_mask(X):
+            X = checks.unmasked(X)
+        self.X = checks.matrix(X)
+        self.n_samples, self.n_features = map(int, self.X.shape)
+        self.dtype = str(self.X.dtype).removeprefix("torch.")
+        self.device = str(self.X.device) if checks.is_tensor(self.X) else "cpu"
+        self.paths = mapped_files(self.X)
+        self.weights = source_weights(sample_weight, self.n_samples)
+        self.chunk_rows, self.skip_bad_rows = chunk_rows, skip_bad_rows
+        self._finite: set[Chunk] = set()
+
+    def chunks(self) -> list[Chunk]:
+        on_device = 1 if self.device == "cpu" else 64  # a device wants fewer, larger products
+        rows = self.chunk_rows or on_device * default_rows(self.n_features)
+        return even_chunks(self.n_samples, rows)
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
+        rows = linalg.native(self.X[part])
+        batch = Batch(chunk.first_row, rows, None if self.weights is None else self.weights[part])
+        if self.skip_bad_rows:
+            batch = finite_only(batch)
+        elif chunk not in self._finite:  # once is enough for rows that stay in memory
+            checks.finite(rows, chunk.first_row)
+            self._finite.add(chunk)
+        yield batch
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that identify these rows by the bytes of at most 1,000 of them."""
+        picked = np.linspace(0, self.n_samples - 1, min(self.n_samples, 1000)).astype(np.int64)
+        rows = self.X[linalg.index(picked, self.X)]
+        sample = np.ascontiguousarray(linalg.to_numpy(linalg.native(rows)))
+        return {
+            "kind": "array",
+            "n_samples": self.n_samples,
+            "n_features": self.n_features,
+            "dtype": self.dtype,
+            "checksum": zlib.crc32(sample.tobytes()),
+            "chunk_rows": self.chunk_rows,
+            "skip_bad_rows": self.skip_bad_rows,
+            "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
+
+
+def mapped_files(X: Any) -> tuple[str, ...]:
+    """The files that an array is mapped from, if any."""
+    found = []
+    while X is not None:
+        if isinstance(name := getattr(X, "filename", None), (str, os.PathLike)):
+            found.append(os.fspath(name))
+        X = getattr(X, "base", None)
+    return tuple(found)
+
+
+class MappedSource(SourceView):
+    """The rows of another source after `transform`, which makes them `n_features` wide.
+
+    The number of rows must stay the same.
+    """
+
+    def __init__(
+        self, source: Source, transform: Callable[[Array], Array], n_features: int
+    ) -> None:
+        super().__init__(source)
+        self.transform, self.n_features = transform, n_features
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        for batch in self.source.read(chunk):
+            yield replace(batch, rows=self.transform(batch.rows)) if len(batch.rows) else batch
+
+
+class PickedRows(Source):
+    """The rows of a finite array with these row numbers, in this order, repeats included."""
+
+    def __init__(self, X: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+        self.X, self.numbers = X, numbers
+        self.n_samples, self.n_features = len(numbers), int(X.shape[1])
+
+    def chunks(self) -> list[Chunk]:
+        return even_chunks(self.n_samples, max(1, PICKED_ELEMENTS // self.n_features))
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        numbers = self.numbers[chunk.first_row : chunk.first_row + chunk.n_rows]
+        yield Batch(chunk.first_row, linalg.native(self.X[numbers]))
+
+
+class Excerpt(SourceView):
+    """About `n_rows` rows of a source in evenly spaced chunks, or all rows if there are fewer.
+
+    This makes it possible to judge a large file without reading all of it: at least four chunks
+    are started, and each is read only as far as its share of the rows.
+    """
+
+    def __init__(self, source: Source, n_rows: int = 10_000) -> None:
+        super().__init__(source.bare())
+        chunks = source.chunks()
+        n_chunks = min(len(chunks), max(4, -(-n_rows * len(chunks) // source.n_samples)))
+        picked = np.linspace(0, len(chunks) - 1, n_chunks).round().astype(int)
+        self._chunks = [chunks[i] for i in picked]
+        self._rows_each = -(-n_rows // n_chunks)
+        self.n_samples = sum(min(chunk.n_rows, self._rows_each) for chunk in self._chunks)
+
+    def chunks(self) -> list[Chunk]:
+        return self._chunks
+
+    def read(self, chunk: Chunk) -> Iterator[Batch]:
+        n_left = self._rows_each
+        for batch in self.source.read(chunk):
+            yield replace(
+                batch,
+                rows=batch.rows[:n_left],
+                weights=None if batch.weights is None else batch.weights[:n_left],
+                numbers=None if batch.numbers is None else batch.numbers[:n_left],
+            )
+            n_left -= batch.rows.shape[0]
+            if n_left <= 0:
+                return

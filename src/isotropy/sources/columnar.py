@@ -6,11 +6,11 @@ import fnmatch
 import itertools
 import mmap
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,8 @@ from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place, listed
 from isotropy.sources.sinks import Sink
+
+BUFFER = 1 << 20  # bytes read at a time, so that no column is held as a whole
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,22 @@ class Layout:
         """Name of the column of lists, without the path to it."""
         return self.names[0].rsplit(".", 1)[-1] if self.is_list else None
 
-    def top_level(self, schema: pa.Schema) -> list[str]:
-        """The table's own columns that hold the vectors."""
-        there = set(schema.names)
+    def top_level(self, columns: Iterable[str]) -> list[str]:
+        """Those of a table's columns that hold the vectors."""
+        there = set(columns)
         return [name if name in there else name.split(".")[0] for name in self.names]
+
+    def fields(self, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """What follows for a file with these columns, of which each is (name, type)."""
+        own = set(self.top_level(name for name, _ in columns))
+        return {
+            "layout": self,
+            "n_features": self.n_features,
+            "dtype": self.dtype,
+            "column": self.name,
+            "features": self.names,
+            "others": tuple(column for column in columns if column[0] not in own),
+        }
 
 
 def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
@@ -130,7 +144,7 @@ def width(arrays: Iterator[pa.Array], layout: Layout) -> int:
 def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Matrix:
     """The vectors of a batch whose first row is row first_row of its file."""
     if layout.is_list:
-        top = layout.top_level(batch.schema)[0]
+        top = layout.top_level(batch.schema.names)[0]
         return _lists_matrix(_descend(batch.column(top), layout), layout, first_row)
     dtype = np.dtype(layout.dtype)
     rows = np.empty((batch.num_rows, layout.n_features), dtype if dtype.kind == "f" else "f8")
@@ -142,7 +156,7 @@ def matrix(batch: pa.RecordBatch, layout: Layout, first_row: int) -> Matrix:
 
 def carried(batch: pa.RecordBatch, layout: Layout) -> pa.Table | None:
     """The other columns of a batch, if there are any."""
-    own = set(layout.top_level(batch.schema))
+    own = set(layout.top_level(batch.schema.names))
     names = [name for name in batch.schema.names if name not in own]
     return pa.Table.from_batches([batch]).select(names) if names else None
 
@@ -173,7 +187,9 @@ def _lists_matrix(array: pa.Array, layout: Layout, first_row: int) -> Matrix:
 
 def _descend(array: pa.Array, layout: Layout) -> pa.Array:
     """The lists inside a top-level column, one for each row."""
-    _, *parts = layout.names[0].split(".") if _is_nested(array.type) else [""]
+    kind = array.type
+    nested = pa.types.is_struct(kind) or (_is_list(kind) and pa.types.is_struct(kind.value_type))
+    _, *parts = layout.names[0].split(".") if nested else [""]
     for part in parts:
         if not pa.types.is_struct(array.type):
             if not pc.all(pc.equal(pc.list_value_length(array), 1), min_count=0).as_py():
@@ -204,19 +220,12 @@ def _is_list(kind: Any) -> bool:
     return bool(test.is_list(kind) or test.is_large_list(kind) or test.is_fixed_size_list(kind))
 
 
-def _is_nested(kind: Any) -> bool:
-    return pa.types.is_struct(kind) or (_is_list(kind) and pa.types.is_struct(kind.value_type))
-
-
 def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _dtype(kinds: list[Any]) -> str:
     return str(np.result_type(*(kind.to_pandas_dtype() for kind in kinds)).name)
-
-
-BUFFER = 1 << 20  # bytes read at a time, so that no column is held as a whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,24 +267,27 @@ class GroupedFile(File):
         """The rows of groups, in batches of at most rows_at_once."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ParquetFile(GroupedFile):
-    kind: ClassVar[str] = "Parquet"
+    kind: str = "Parquet"
 
     def batches(self, groups: Sequence[int], carry: bool) -> Iterator[pa.RecordBatch]:
         with _parquet(self.path) as file:
             schema = file.schema_arrow
-            columns = None if carry or not self.others else self.layout.top_level(schema)
+            columns = None if carry or not self.others else self.layout.top_level(schema.names)
             rows = max(min(self.rows_at_once, 1024), self.rows_at_once // 16)  # decoding takes 5x
             yield from file.iter_batches(rows, list(groups), columns, use_threads=False)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ArrowFile(GroupedFile):
-    kind: ClassVar[str] = "Arrow"
+    kind: str = "Arrow"
 
     def batches(self, groups: Sequence[int], carry: bool) -> Iterator[pa.RecordBatch]:
         with _arrow(self.path) as (schema, found, release):
-            columns = schema.names if carry else self.layout.top_level(schema)
-            kept = [batch.select(columns) for batch in _picked(found, groups)]
+            columns = schema.names if carry else self.layout.top_level(schema.names)
+            picked = itertools.islice(found, groups[0], groups[-1] + 1)
+            kept = [batch.select(columns) for batch in picked]
             for batch in kept:
                 batch.validate(full=True)  # lengths and offsets are the file's own claims
             table = pa.Table.from_batches(kept, kept[0].schema)
@@ -289,11 +301,11 @@ def open_parquet(path: str, column: Column, chunk_rows: int | None) -> File:
         schema = file.schema_arrow
         layout = choose(schema, column)
         if layout.is_list:
-            top = layout.top_level(schema)
+            top = layout.top_level(schema.names)
             first = (batch.column(0) for batch in file.iter_batches(1024, columns=top))
             layout = replace(layout, n_features=width(first, layout))
         metadata = file.metadata
-        groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if min(groups, default=0) < 0:
             raise FormatError("is damaged: it claims groups of negative size. Copy it again.")
     return _grouped(ParquetFile, path, schema, layout, groups, chunk_rows)
@@ -307,11 +319,11 @@ def open_arrow(path: str, column: Column, chunk_rows: int | None) -> File:
         for batch in batches:
             if layout.is_list and not n_features and batch.num_rows:
                 batch.validate()
-                top = layout.top_level(schema)[0]
+                top = layout.top_level(schema.names)[0]
                 n_features = width(iter([batch.column(top)]), layout)
             groups.append(batch.num_rows)
     layout = replace(layout, n_features=n_features)
-    return _grouped(ArrowFile, path, schema, layout, tuple(groups), chunk_rows)
+    return _grouped(ArrowFile, path, schema, layout, groups, chunk_rows)
 
 
 def _grouped(
@@ -319,22 +331,12 @@ def _grouped(
     path: str,
     schema: pa.Schema,
     layout: Layout,
-    groups: tuple[int, ...],
+    groups: Sequence[int],
     chunk_rows: int | None,
 ) -> File:
-    own = set(layout.top_level(schema))
-    return kind(
-        path=path,
-        features=layout.names,
-        others=tuple((field.name, str(field.type)) for field in schema if field.name not in own),
-        n_rows=sum(groups),
-        n_features=layout.n_features,
-        dtype=layout.dtype,
-        column=layout.name,
-        chunk_rows=chunk_rows,
-        layout=layout,
-        groups=groups,
-    )
+    fields = layout.fields([(field.name, str(field.type)) for field in schema])
+    n_rows = sum(groups)
+    return kind(path=path, n_rows=n_rows, chunk_rows=chunk_rows, groups=tuple(groups), **fields)
 
 
 @contextmanager
@@ -346,14 +348,15 @@ def _parquet(path: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Callable[[], None]]]:
+def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Callable[[], object]]]:
     """(schema, record batches, release) of an IPC file or stream.
 
     A local file is mapped, so that batches are passed over without reading them; `release` lets
     go of the pages that were read, which would count as resident.
     """
     with paths.open_binary(path) as file:
-        source, release = file, _nothing
+        source: Any = file
+        release: Callable[[], object] = bool  # does nothing
         if not paths.is_remote(path):
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             source = pa.BufferReader(pa.py_buffer(mapped))
@@ -372,19 +375,11 @@ def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Cal
                 yield reader.schema, iter(reader), release
 
 
-def _nothing() -> None:
-    pass
-
-
 def _joined(parts: list[tuple[Matrix, pa.Table | None]]) -> tuple[Matrix, pa.Table | None]:
     if len(parts) == 1:
         return parts[0]
     tables = [table for _, table in parts if table is not None]
     return np.concatenate([rows for rows, _ in parts]), pa.concat_tables(tables) if tables else None
-
-
-def _picked(batches: Iterator[pa.RecordBatch], groups: Sequence[int]) -> list[pa.RecordBatch]:
-    return list(itertools.islice(batches, groups[0], groups[-1] + 1))
 
 
 class ParquetSink(Sink):
@@ -404,7 +399,14 @@ class ParquetSink(Sink):
             )
         table = pa.table({**dict(zip(table.column_names, table.columns)), name: lists})  # noqa: B905
         if self.writer is None:
-            self.writer = self._writer(table.schema, name)
+            others = [field for field in table.column_names if field != name]
+            self.writer = pq.ParquetWriter(
+                self.file,
+                table.schema,
+                compression={f"{name}.list.element": "none"},  # vectors hardly shrink
+                use_dictionary=others,
+                write_statistics=others,
+            )
         try:
             table = table.select(self.writer.schema.names).cast(self.writer.schema)
         except (KeyError, ValueError, NotImplementedError) as error:
@@ -413,17 +415,6 @@ class ParquetSink(Sink):
                 "files with the same columns."
             ) from error
         self.writer.write_table(table, default_rows(self.n_features))
-
-    def _writer(self, schema: pa.Schema, name: str) -> Any:
-        """Compresses the carried columns only: vectors hardly shrink."""
-        others = [field for field in schema.names if field != name]
-        return pq.ParquetWriter(
-            self.file,
-            schema,
-            compression={f"{name}.list.element": "none"},
-            use_dictionary=others,
-            write_statistics=others,
-        )
 
     def _finish(self) -> None:
         self.writer.close()

@@ -6,8 +6,9 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyarrow import csv as arrow_csv
 from isotropy.errors import brief
 from isotropy.sources import paths, tables
 from isotropy.sources.base import CHUNK_BYTES
-from isotropy.sources.columnar import Layout, choose, matrix, named, one_batch
+from isotropy.sources.columnar import Layout, choose, matrix, named, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place
 from isotropy.sources.tables import MISSING, MOST_RECORD, Form, Record, too_long
 
@@ -49,10 +50,10 @@ def text_rows(n_features: int) -> int:
     return max(1, CHUNK_BYTES // (TEXT_BYTES * n_features))
 
 
-def first_lines(path: str, n_bytes: int = SAMPLE) -> bytes:
+def first_lines(path: str) -> bytes:
     """Complete lines from the beginning of the file, at least one."""
     with paths.open_binary(path) as file:
-        data = file.read(n_bytes)
+        data = file.read(SAMPLE)
         while b"\n" not in data:
             if len(data) > MOST_RECORD:
                 raise too_long(1)
@@ -102,9 +103,14 @@ def mark(
                 begin, count = end, 0
             count += len(ends)
     if count:
-        size, _ = paths.status(path)
+        size, *_ = paths.stamp(path)
         marks.append((count, begin, size - begin))
     return tuple(marks)
+
+
+def marked(marks: tuple[tuple[int, int, int], ...]) -> dict[str, Any]:
+    """What follows from the pieces for a file."""
+    return {"marks": marks, "n_rows": sum(n_rows for n_rows, _, _ in marks)}
 
 
 def _line_ends(file: IO[bytes], start: int, form: Form | None) -> Iterator[NDArray[np.int64]]:
@@ -161,36 +167,28 @@ def _inside_quotes(
 def _one_by_one(file: IO[bytes], start: int, form: Form) -> Iterator[NDArray[np.int64]]:
     """The same offsets, from a parser that takes one record after another."""
     file.seek(start)
-    held: list[int] = []
-    n_stripped = 0
+    lines: list[bytes] = []  # of the record that is being parsed
+    found: list[int] = []
 
     def texts() -> Iterator[str]:
-        nonlocal n_stripped
-        while raw := file.readline(MOST_RECORD + 1):
-            held.append(len(raw))
-            n_stripped += len(raw.rstrip(b"\r\n"))
-            yield raw.decode("latin-1")  # in which quotes and delimiters are those of UTF-8
+        while line := file.readline(MOST_RECORD + 1):
+            lines.append(line)
+            yield line.decode("latin-1")  # in which quotes and delimiters are those of UTF-8
 
-    reader = csv.reader(texts(), delimiter=form.delimiter)
-    found: list[int] = []
-    while True:
-        try:
-            record = next(reader, None)
-        except csv.Error as error:
-            raise FormatError(
-                f"must have every quote closed, got one that is not, after {start} bytes "
-                f"({str(error).split(' - ')[0]}). Correct it, or save it as .npy or .parquet."
-            ) from error
-        if record is None:
-            break
-        start += sum(held)
-        if n_stripped:
-            found.append(start)
-        held.clear()
-        n_stripped = 0
-        if len(found) == 1 << 16:
-            yield np.array(found)
-            found = []
+    try:
+        for _ in csv.reader(texts(), delimiter=form.delimiter):
+            start += sum(map(len, lines))
+            if any(line.rstrip(b"\r\n") for line in lines):
+                found.append(start)
+            lines.clear()
+            if len(found) == 1 << 16:
+                yield np.array(found)
+                found = []
+    except csv.Error as error:
+        raise FormatError(
+            f"must have every quote closed, got one that is not, after {start} bytes "
+            f"({str(error).split(' - ')[0]}). Correct it, or save it as .npy or .parquet."
+        ) from error
     yield np.array(found, dtype=np.int64)
 
 
@@ -202,87 +200,75 @@ NULLS += ["NaN", "-NaN", "NaT"]
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFile(LinesFile):
-    kind: ClassVar[str] = "CSV"
+    kind: str = "CSV"
     header: tuple[str, ...]
     form: Form
     layout: Layout
 
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
+        own = set(self.layout.names)
+        others = [name for name in self.header if carry and name not in own]
+        rows: Matrix | None = None
         if len(self.header) <= WIDE:
-            try:
-                table = self._parse(data, carry)
-                if table.num_rows == n_rows:
-                    yield self._rows(table, first_row), self._others(table) if carry else None
-                    return
-            except pa.ArrowInvalid:
-                pass  # the reader below says which cell it is, or knows better
-        rows, others = self._one_by_one(data, first_row, self.line_number(place[0]))
-        yield rows, others if carry else None
+            with suppress(pa.ArrowInvalid):  # the reader below says which cell, or knows better
+                table = self._parse(data, others)
+                rows = self._rows(table, first_row) if table.num_rows == n_rows else None
+        if rows is None:
+            line = self.line_number(place[0])
+            rows, table = self._one_by_one(data, others, first_row, line)
+        yield rows, table.select(others) if others else None
 
-    def _parse(self, data: bytes, carry: bool) -> pa.Table:
+    def _parse(self, data: bytes, others: list[str]) -> pa.Table:
         own = self.layout.names
         kind = pa.string() if self.layout.is_list else pa.float64()
         types = dict.fromkeys(self.header, pa.string())  # text as it is: 007 stays 007
         types |= dict.fromkeys(own, kind)
-        wanted = list(self.header if carry else own)
         quote = '"' if self.form.quoted else False
+        wanted = [*own, *others]
         return parse(data, self.form.delimiter, list(self.header), types, wanted, quote, NULLS)
 
-    def _one_by_one(self, data: bytes, first_row: int, line: int) -> tuple[Matrix, pa.Table | None]:
+    def _rows(self, table: pa.Table, first_row: int) -> Matrix:
+        batch = one_batch(table.select(self.layout.names))
+        if self.layout.is_list:
+            batch = _lists_from_text(batch.column(0), self.layout, first_row)
+        return matrix(batch, self.layout, first_row)
+
+    def _one_by_one(
+        self, data: bytes, others: list[str], first_row: int, line: int
+    ) -> tuple[Matrix, pa.Table]:
         """The same, from the reader of all text tables, which says what is wrong and where."""
-        own = set(self.layout.names)
-        places = [i for i, name in enumerate(self.header) if name in own]
-        if not self.layout.is_list:  # in the order that was asked for
-            numbered = {name: i for i, name in enumerate(self.header)}
-            places = [numbered[name] for name in self.layout.names]
-        others = {name: i for i, name in enumerate(self.header) if name not in own}
-        carried: dict[str, list[str]] = {name: [] for name in others}
+        places = {name: i for i, name in enumerate(self.header)}
         found: list[Any] = []
+        carried: dict[str, list[str]] = {name: [] for name in others}
         for record in tables.records(io.BytesIO(data), self.form, line):
             if not record.held:
                 continue
             tables.expect_cells(record, len(self.header))
-            cells = [record.held[i] for i in places]
+            cells = [record.held[places[name]] for name in self.layout.names]
             row = first_row + len(found)
             found.append(cells[0] if self.layout.is_list else self._numbers(cells, row, record))
-            for name, i in others.items():
-                carried[name].append(record.held[i])
+            for name, column in carried.items():
+                column.append(record.held[places[name]])
         table = pa.table({name: pa.array(c, pa.string()) for name, c in carried.items()})
         if self.layout.is_list:
             parsed = _lists_from_text(pa.array(found, pa.string()), self.layout, first_row)
-            return matrix(parsed, self.layout, first_row), table if others else None
-        rows = np.array(found, dtype=np.float64).reshape(len(found), len(places))
-        return rows, table if others else None
+            return matrix(parsed, self.layout, first_row), table
+        return np.array(found, dtype=np.float64).reshape(len(found), self.n_features), table
 
-    def _numbers(self, cells: list[str], row: int, record: Record) -> list[float]:
-        try:
-            found = [float(cell) for cell in cells]
+    def _numbers(self, cells: list[str], row: int, record: Record) -> list[float | None]:
+        with suppress(ValueError):
             if not any("_" in cell for cell in cells):
-                return found
-        except ValueError:
-            pass
-        return [self._number(cell, i, row, record.line) for i, cell in enumerate(cells)]
-
-    def _number(self, cell: str, feature: int, row: int, line: int) -> float:
-        found = tables.number(cell)
-        if found is None:
+                return [float(cell) for cell in cells]
+        found = list(map(tables.number, cells))
+        if None in found:
+            wrong = found.index(None)
             raise FormatError(
-                f"has {brief(cell)} in column {brief(self.layout.names[feature])}, row {row} (line "
-                f"{line}), where there must be a number. {tables.no_number(cell)}"
+                f"has {brief(cells[wrong])} in column {brief(self.layout.names[wrong])}, row {row} "
+                f"(line {record.line}), where there must be a number. "
+                f"{tables.no_number(cells[wrong])}"
             )
         return found
-
-    def _rows(self, table: pa.Table, first_row: int) -> Matrix:
-        if not self.layout.is_list:
-            return matrix(one_batch(table), self.layout, first_row)
-        lists = one_batch(table.select(self.layout.names)).column(0)
-        return matrix(_lists_from_text(lists, self.layout, first_row), self.layout, first_row)
-
-    def _others(self, table: pa.Table) -> pa.Table | None:
-        own = set(self.layout.names)
-        names = [name for name in self.header if name not in own]
-        return table.select(names) if names else None
 
 
 def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
@@ -290,7 +276,8 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
     sample = first_records(path, start, form)
     names = list(header)
     kinds = _kinds(sample, form, len(names))
-    layout = choose(_schema(names, kinds), column, typed=False)
+    types = [kind or pa.string() for kind in kinds]
+    layout = choose(pa.schema(list(zip(names, types, strict=True))), column, typed=False)
     empty = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     if empty and column is None and not layout.is_list:
         raise FormatError(
@@ -299,23 +286,19 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
             f"{brief(layout.names[0][:1] + '*')}."
         )
     if layout.is_list:
-        layout = replace(layout, n_features=_width(sample, form, names, layout))
+        place = names.index(layout.names[0])
+        records = tables.records(io.BytesIO(sample), form, 2)
+        cells = (record.held[place] for record in records if len(record.held) > place)
+        lists = (
+            _lists_from_text(pa.array([cell]), layout, 0).column(0)
+            for cell in cells
+            if cell.lstrip(' "').startswith("[")
+        )
+        layout = replace(layout, n_features=width(lists, layout))
+    layout = replace(layout, dtype="float64")
     marks = mark(path, start, chunk_rows or text_rows(layout.n_features), form)
-    own = set(layout.names)
-    return CsvFile(
-        path=path,
-        n_rows=sum(n_rows for n_rows, _, _ in marks),
-        n_features=layout.n_features,
-        dtype="float64",
-        column=layout.name,
-        chunk_rows=chunk_rows,
-        marks=marks,
-        features=layout.names,
-        others=tuple((name, "string") for name in header if name not in own),
-        header=header,
-        form=form,
-        layout=replace(layout, dtype="float64"),
-    )
+    fields = layout.fields([(name, "string") for name in header]) | marked(marks)
+    return CsvFile(path=path, chunk_rows=chunk_rows, header=header, form=form, **fields)
 
 
 def parse(
@@ -351,11 +334,8 @@ def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
     if first is None or not first.held:
         raise FormatError("begins with an empty line. Begin with a header or a row.")
     if tables.is_row(first.held):
-        return (
-            form,
-            tuple(f"f{i}" for i in range(len(first.held))),
-            3 if data.getvalue().startswith(codecs.BOM_UTF8) else 0,
-        )
+        names = tuple(f"f{i}" for i in range(len(first.held)))
+        return form, names, 3 if data.getvalue().startswith(codecs.BOM_UTF8) else 0
     return form, tuple(tables.unique(first.held)), first.n_bytes
 
 
@@ -379,10 +359,7 @@ def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None
 
 
 def _kind(cells: Sequence[str]) -> pa.DataType | None:
-    """What most cells of a column hold: a cell that differs is a bad value.
-
-    Otherwise one bad cell would silently turn a feature into text.
-    """
+    """What most cells of a column hold, so that no bad cell silently turns a feature into text."""
     n_lists = n_numbers = n_floats = n_others = 0
     others: set[str] = set()
     for cell in cells:
@@ -404,21 +381,6 @@ def _kind(cells: Sequence[str]) -> pa.DataType | None:
     if 2 * n_numbers >= n_cells or (n_numbers and len(others) == 1):
         return pa.float64() if n_floats else pa.int64()
     return pa.string()
-
-
-def _schema(names: list[str], kinds: list[pa.DataType | None]) -> pa.Schema:
-    return pa.schema(list(zip(names, (kind or pa.string() for kind in kinds), strict=True)))
-
-
-def _width(sample: bytes, form: Form, names: list[str], layout: Layout) -> int:
-    """The length of the first list."""
-    place = names.index(layout.names[0])
-    for record in tables.records(io.BytesIO(sample), form, 2):
-        if len(record.held) > place and record.held[place].lstrip(' "').startswith("["):
-            lists = _lists_from_text(pa.array([record.held[place]]), layout, 0).column(0)
-            if lists[0].is_valid:
-                return len(lists[0].values)
-    raise FormatError(f"has nothing in column {brief(layout.names[0])}.")
 
 
 def _lists_from_text(text: pa.Array, layout: Layout, first_row: int) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.base import Batch, Chunk, Source, default_rows, finite_only
+from isotropy.sources.base import Batch, Chunk, Source, default_rows, finite_only, source_weights
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,13 +29,6 @@ Column = str | Sequence[str] | None
 Matrix = NDArray[Any]
 Place = tuple[int, ...]  # where a piece of a file is
 Pieces = Iterator[tuple[Matrix, "pa.Table | None"]]
-DAMAGE: tuple[type[BaseException], ...] = (
-    EOFError,
-    UnicodeDecodeError,
-    json.JSONDecodeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 TRUNCATED = "is truncated: it ended in the middle of its rows. Copy it again."
 LISTED = 200  # characters of names in a message
 
@@ -54,7 +47,7 @@ class File(ABC):
     type if it is only guessed.
     """
 
-    kind: ClassVar[str]
+    kind: str
     path: str
     n_rows: int
     n_features: int
@@ -82,17 +75,8 @@ class File(ABC):
 class FileSource(Source):
     """The rows of one or more files, one after the other.
 
-    Reading is thread-safe, and the source pickles as paths and numbers only.
-
-    Parameters
-    ----------
-    files : sequence of File
-        All of the same width.
-    skip_bad_rows : bool
-        Leave out rows with NaN, infinity or missing values, instead of raising.
-    sample_weight : array of shape (n_samples,), optional
-    asked : str or list of str, optional
-        The column that was asked for, which is part of the identity of the source.
+    Reading is thread-safe, and the source pickles as paths and numbers only. The column that was
+    `asked` for is part of its identity; for the other options, see `isotropy.open`.
     """
 
     def __init__(
@@ -103,10 +87,8 @@ class FileSource(Source):
         sample_weight: object = None,
         asked: Column = None,
     ) -> None:
-        self.files = tuple(files)
-        self.asked = asked
+        self.files, self.asked, self.carry = tuple(files), asked, True
         self.skip_bad_rows = checks.flag(skip_bad_rows, "skip_bad_rows")
-        self.carry = True
         first, *others = self.files
         for path, n_times in Counter(file.path for file in self.files).items():
             if n_times > 1:
@@ -118,20 +100,20 @@ class FileSource(Source):
                     f"has {first.n_features}. Files of one source must have the same width."
                 )
             if (file.column, file.features) != (first.column, first.features):
+                here, there = (listed(x.features or [x.column], 5) for x in (file, first))
                 raise InputError(
-                    f"{file.path!r} has its vectors in {_where(file)}, but "
-                    f"{first.path!r} in {_where(first)}. Files of one source must have them in the "
-                    "same columns, in the same order."
+                    f"{file.path!r} has its vectors in {here}, but {first.path!r} in {there}. "
+                    "Files of one source must have them in the same columns, in the same order."
                 )
         self._differing = self._differing_others()
         starts = np.cumsum([0] + [file.n_rows for file in self.files]).tolist()
         self.n_samples, self.n_features = starts[-1], first.n_features
-        self.dtype, self.column = _common_dtype(self.files), first.column
+        dtypes = {file.dtype for file in self.files}
+        computed = "float64" if any(map(wide, dtypes)) else "float32"
+        self.dtype, self.column = dtypes.pop() if len(dtypes) == 1 else computed, first.column
         self.paths = tuple(file.path for file in self.files)
         self._places = {file.path: (file, start) for file, start in zip(self.files, starts)}  # noqa: B905
-        self.weights = checks.weights(sample_weight, self.n_samples)
-        if self.weights is not None and not self.weights.any():
-            raise InputError("sample_weight must have a positive sum, got zeros only.")
+        self.weights = source_weights(sample_weight, self.n_samples)
 
     def bare(self) -> Self:
         other = copy.copy(self)
@@ -170,7 +152,7 @@ class FileSource(Source):
     def identity(self) -> dict[str, Any]:
         return {
             "kind": self.files[0].kind,
-            "files": [[file.path, *paths.status(file.path)] for file in self.files],
+            "files": [[file.path, *paths.stamp(file.path)[:2]] for file in self.files],
             "n_samples": self.n_samples,
             "n_features": self.n_features,
             "column": [self.asked, self.column],
@@ -195,14 +177,6 @@ class FileSource(Source):
         return ""
 
 
-def _common_dtype(files: Sequence[File]) -> str:
-    """The stored dtype, or that of the rows they become if files differ."""
-    names = {file.dtype for file in files}
-    if len(names) == 1:
-        return names.pop()
-    return "float64" if any(map(wide, names)) else "float32"
-
-
 def wide(dtype: str) -> bool:
     """Whether rows of this dtype are computed in float64; see linalg.native."""
     return dtype != "bfloat16" and linalg.native(np.empty(0, dtype)).dtype == np.float64
@@ -212,10 +186,6 @@ def expect_unchanged(file: File) -> None:
     """Raise if the file was replaced or edited after it was opened."""
     if file.stamp and not paths.same(file.stamp, paths.stamp(file.path)):
         raise FormatError("has changed since it was opened. Open it again.")
-
-
-def _where(file: File) -> str:
-    return listed(file.features or [file.column], 5)
 
 
 def _column(name: str, types: dict[str, str]) -> str:
@@ -247,25 +217,20 @@ def read_errors(path: str, kind: str) -> Iterator[None]:
         raise InputError(f"{path!r} {error}") from None
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path!r}. Check the path.") from error
-    except OSError as error:
-        if error.strerror is None:  # raised by pyarrow about the contents of the file
-            raise InputError(_damaged(path, kind, error)) from error
+    except _unreadable() as error:
+        if isinstance(error, OSError) and error.strerror is not None:  # pyarrow's have none
+            raise InputError(
+                f"{brief(path)} cannot be read: {error.strerror}. Check the file."
+            ) from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{brief(path)} cannot be read: {error.strerror}. Check the file."
+            f"{path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
+            "copy it again."
         ) from error
-    except damage() as error:
-        raise InputError(_damaged(path, kind, error)) from error
 
 
-def _damaged(path: str, kind: str, error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return (
-        f"{path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
-        "copy it again."
-    )
-
-
-def damage() -> tuple[type[BaseException], ...]:
-    """What decoders raise on damaged files."""
+def _unreadable() -> tuple[type[BaseException], ...]:
+    """What the system raises, and what decoders raise on damaged files."""
     arrow = sys.modules.get("pyarrow")  # if it was never imported, it raised nothing
-    return DAMAGE if arrow is None else (*DAMAGE, arrow.ArrowException)
+    damage = (EOFError, UnicodeDecodeError, json.JSONDecodeError, zipfile.BadZipFile, zlib.error)
+    return (OSError, *damage) if arrow is None else (OSError, *damage, arrow.ArrowException)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from pyarrow import json as arrow_json
 from isotropy.errors import brief, one_line
 from isotropy.sources import paths, tables
 from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
-from isotropy.sources.csv import LinesFile, first_lines, mark, text_rows
+from isotropy.sources.csv import LinesFile, first_lines, mark, marked, text_rows
 from isotropy.sources.files import Column, File, FormatError, Pieces, Place
 from isotropy.sources.tables import expect_flat, expect_utf8
 
@@ -28,13 +28,13 @@ STEP = 1 << 20  # bytes in which new fields are looked for at once
 
 @dataclass(frozen=True, kw_only=True)
 class JsonlFile(LinesFile):
-    kind: ClassVar[str] = "JSON lines"
+    kind: str = "JSON lines"
     schema: pa.Schema
     layout: Layout
 
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
-        own = self.layout.top_level(self.schema)
+        own = self.layout.top_level(self.schema.names)
         schema = self.schema if carry else pa.schema([self.schema.field(name) for name in own])
         try:
             batch = one_batch(parse(data, schema))
@@ -54,7 +54,7 @@ class JsonlFile(LinesFile):
             found = tables.json_object(tables.decoded(text, number), number) if text.strip() else {}
             for name in names:
                 value = found.get(name)
-                if type(value) is int and not _is_float(value):
+                if type(value) is int and (value.bit_length() > 1023 or float(value) != value):
                     raise FormatError(
                         f"has {one_line(value, 40)} in field {brief(name)}, line {number}, which "
                         "would lose digits: other lines have fractions there, or it is beyond 64 "
@@ -65,17 +65,15 @@ class JsonlFile(LinesFile):
 def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
     head = first_lines(path)
     names = _few(_names(head))
+    samples = [head]
     try:
         schema = parse(head).schema
     except (FormatError, pa.ArrowInvalid):  # the bad line is named when it is read
+        samples = [head.lstrip().split(b"\n", 1)[0]]
         try:
-            first = head.lstrip().split(b"\n", 1)[0]
-            schema = parse(first).schema
+            schema = parse(samples[0]).schema
         except (FormatError, pa.ArrowInvalid) as error:
             raise FormatError(_explain(head, 1, None, error)) from None
-        samples = [first]
-    else:
-        samples = [head]
     for lines in _later_lines(path, head, names):
         try:
             found = parse(lines).schema
@@ -83,29 +81,20 @@ def open_jsonl(path: str, column: Column, chunk_rows: int | None) -> File:
         except (FormatError, pa.ArrowException):  # explained when the line is read
             continue
         samples.append(lines)
-    schema = pa.schema([pa.field(f.name, _without_null(f.type)) for f in schema])
+    types = {f.name: pa.string() if pa.types.is_null(f.type) else f.type for f in schema}
+    schema = pa.schema(types)
     layout = choose(schema, column)
     if not layout.is_list and column is None:
         raise FormatError("has no field with a list of numbers. Choose number fields with column.")
-    own = layout.top_level(schema)
+    own = layout.top_level(schema.names)
     fields = [f.with_type(_floating(f.type)) if f.name in own else f for f in schema]
     if layout.is_list:
         only = pa.schema([f for f in fields if f.name in own])
         layout = replace(layout, n_features=width(_lists(samples, only), layout))
     marks = mark(path, 0, chunk_rows or text_rows(layout.n_features))
-    return JsonlFile(
-        path=path,
-        n_rows=sum(n_rows for n_rows, _, _ in marks),
-        n_features=layout.n_features,
-        dtype="float64",
-        column=layout.name,
-        chunk_rows=chunk_rows,
-        marks=marks,
-        features=layout.names,
-        others=tuple((name, "") for name in schema.names if name not in own),
-        schema=pa.schema(fields),
-        layout=replace(layout, dtype="float64"),
-    )
+    layout = replace(layout, dtype="float64")
+    found = layout.fields([(name, "") for name in schema.names]) | marked(marks)
+    return JsonlFile(path=path, chunk_rows=chunk_rows, schema=pa.schema(fields), **found)
 
 
 def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
@@ -228,19 +217,11 @@ def _explain(data: bytes, line: int, schema: pa.Schema | None, error: Exception)
     return f"cannot be parsed after line {line} ({reason[:200]}). Correct it."
 
 
-def _is_float(value: int) -> bool:
-    return value.bit_length() < 1024 and float(value) == value
-
-
 def _is_rounded(column: pa.ChunkedArray) -> bool:
     """Whether floats are so large that integers may have lost digits."""
     if not pa.types.is_floating(column.type):
         return False
     return bool(pc.any(pc.greater_equal(pc.abs(column), 2.0**53)).as_py())
-
-
-def _without_null(kind: Any) -> Any:
-    return pa.string() if pa.types.is_null(kind) else kind
 
 
 def _floating(kind: Any) -> Any:

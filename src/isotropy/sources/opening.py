@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
 from isotropy.sources import paths
-from isotropy.sources.arrays import ArraySource
-from isotropy.sources.base import Source
+from isotropy.sources.base import ArraySource, Source
 from isotropy.sources.files import (
     Column,
     File,
@@ -24,11 +24,10 @@ from isotropy.sources.files import (
 )
 from isotropy.stored import parse_json
 
-PACKAGE = "isotropy.sources"
 STATE_BYTES = 1 << 24  # of the list of files of a saved data set
 FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
-    ".npy": (".npy", "npy", "open_npy", False),
-    ".npz": (".npz", "npy", "open_npz", True),
+    ".npy": (".npy", "flat", "open_npy", False),
+    ".npz": (".npz", "flat", "open_npz", True),
     ".safetensors": ("safetensors", "flat", "open_safetensors", True),
     ".parquet": ("Parquet", "columnar", "open_parquet", True),
     ".pq": ("Parquet", "columnar", "open_parquet", True),
@@ -112,41 +111,26 @@ def open_source(
             what = "sample_weight" if sample_weight is not None else "options"
             raise InputError(f"{what} must be given to the source, not beside it.")
         return X
-    names = _path_names(X)
-    if names is None:
-        return ArraySource(X, sample_weight, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows)
+    options: Any = {"sample_weight": sample_weight, "skip_bad_rows": skip_bad_rows}
+    names = X if isinstance(X, (list, tuple)) and X else [X]
+    if not all(isinstance(name, (str, os.PathLike)) for name in names):
+        return ArraySource(X, chunk_rows=chunk_rows, **options)
+    names = [checks.path(name, "X") for name in names]
     if len(names) == 1 and column is None:
-        path = checks.path(names[0], "X")
-        table = _first(format.vectors(path) for format in _folder_formats(path))
+        table = _first(format.vectors(names[0]) for format in _folder_formats(names[0]))
         if table is not None:
-            return ArraySource(
-                table, sample_weight, chunk_rows=chunk_rows, skip_bad_rows=skip_bad_rows
-            )
+            return ArraySource(table, chunk_rows=chunk_rows, **options)
     found = []
-    for name in names:
-        path = checks.path(name, "X")
+    for path in names:
         with read_errors(path, "readable"):
             found += _expand(paths.normal(path))
     files = [_open_file(path, column, chunk_rows) for path in found]
-    return FileSource(
-        files,
-        skip_bad_rows=skip_bad_rows,
-        sample_weight=sample_weight,
-        asked=column,
-    )
+    return FileSource(files, asked=column, **options)
 
 
 def as_source(X: Any, sample_weight: object = None) -> Source:
     """X itself if it is a source, otherwise the source of its rows."""
     return open_source(X, sample_weight=sample_weight)
-
-
-def _path_names(X: Any) -> Sequence[str | os.PathLike[str]] | None:
-    if isinstance(X, (str, os.PathLike)):
-        return [X]
-    if isinstance(X, (list, tuple)) and X and all(isinstance(x, (str, os.PathLike)) for x in X):
-        return X
-    return None
 
 
 def _folder_formats(path: str) -> list[FolderFormat]:
@@ -176,7 +160,7 @@ def _open_file(path: str, column: Column, chunk_rows: int | None) -> File:
             raise FormatError("is empty. Write or copy it again.")
         if column is not None and not named:
             raise FormatError("has no names to choose from. Leave column out.")
-        opener = getattr(importlib.import_module(f"{PACKAGE}.{module}"), function)
+        opener = getattr(importlib.import_module(f"isotropy.sources.{module}"), function)
         file: File = replace(opener(path, column, chunk_rows), stamp=stamp)
         expect_unchanged(file)
         if not file.n_rows or not file.n_features:
@@ -211,7 +195,8 @@ def _folder(path: str) -> list[str]:
             return [paths.join(path, name) for name in _data_files(state)]
     if (file := _first(format.file(path) for format in _folder_formats(path))) is not None:
         return [file]
-    found = paths.matches(paths.join(paths.literal(path), "*"))
+    folder = path if paths.is_remote(path) else glob.escape(path)
+    found = paths.matches(paths.join(folder, "*"))
     found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
     if not found:
         raise InputError(
@@ -234,8 +219,10 @@ def _data_files(state: str) -> list[str]:
     except InputError as error:
         raise FormatError(f"is damaged: {error}. Save the data set again.") from error
     files = listing.get("_data_files") if isinstance(listing, dict) else None
-    entries = files if isinstance(files, list) else [None]
-    names: list[Any] = [x.get("filename") if isinstance(x, dict) else None for x in entries]
+    names: list[Any] = [
+        x.get("filename") if isinstance(x, dict) else None
+        for x in (files if isinstance(files, list) else [None])
+    ]
     for name in names:
         if not isinstance(name, str) or not name:
             raise FormatError("does not list the files of the data set. Save the data set again.")

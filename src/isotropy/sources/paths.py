@@ -39,23 +39,15 @@ def read_bytes(path: str, offset: int, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
-def status(path: str) -> tuple[int, int]:
-    """(size in bytes, time of the last change in ns); raises FileNotFoundError."""
+def stamp(path: str) -> tuple[int, ...]:
+    """Size in bytes, time of the last change in ns, and what else changes if a file is replaced."""
     if not is_remote(path):
         found = os.stat(path)
-        return found.st_size, found.st_mtime_ns
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
     info = _info(path)
     if not info.is_file:
         raise FileNotFoundError(path)
     return int(info.size), int(info.mtime_ns or 0)
-
-
-def stamp(path: str) -> tuple[int, ...]:
-    """What changes if a file is replaced or edited."""
-    if is_remote(path):
-        return status(path)
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
 
 
 def same(stamp: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -82,10 +74,7 @@ def join(folder: str, name: str) -> str:
 
 
 def matches(pattern: str) -> list[str]:
-    """The files that match a glob, sorted, each only once even if several links lead to it.
-
-    Names that begin with . or _ are left out.
-    """
+    """The files that match a glob, sorted and each once, without names that begin with . or _."""
     if is_remote(pattern):
         found = _remote_matches(pattern)
     else:
@@ -114,11 +103,6 @@ def _local_matches(pattern: str) -> list[str]:
             inner[:] = sorted(name for name in inner if not name.startswith("."))
             found += _local_matches(os.path.join(glob.escape(folder), rest))
     return found
-
-
-def literal(path: str) -> str:
-    """A pattern that matches only this path."""
-    return path if is_remote(path) else glob.escape(path)
 
 
 def is_pattern(path: str) -> bool:

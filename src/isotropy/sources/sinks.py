@@ -1,11 +1,14 @@
-"""Where vectors are written: single files, or a folder of Parquet parts."""
+"""Where vectors are written, and the rule for all outputs: never replace what is read."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import os
-from typing import IO, TYPE_CHECKING, Any, Self
+import unicodedata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,31 +16,34 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources.base import Source, narrowed, widened
+from isotropy.sources import paths
+from isotropy.sources.base import Source, mapped_files, narrowed, widened
 from isotropy.sources.files import wide
-from isotropy.sources.guard import guard, output_path
-from isotropy.writing import NewFile, NewFolder, quoted, status, write_errors
+from isotropy.writing import NewFile, NewFolder, is_ours, is_stream, quoted, status, write_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
+DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # never read, wherever they are
 SINKS = {  # suffix: (module, class)
-    ".npy": ("npy", "NpySink"),
+    ".npy": ("flat", "NpySink"),
     ".parquet": ("columnar", "ParquetSink"),
     ".safetensors": ("flat", "SafetensorsSink"),
     ".txt": ("word2vec", "WordsSink"),
     ".vec": ("word2vec", "WordsSink"),
 }
 
+Identity = tuple[Any, ...]
+
 
 class Sink:
     """A file of rows that appears under its name only when it is complete.
 
-    After an exception, an older file of that name is unchanged. Use `open_sink` to get a sink.
+    After an exception, an older file of that name is unchanged. Use `open_sink` to get a sink. One
+    that is `part_of` a folder may stay empty, and messages name the folder.
     """
 
-    holds_bfloat16 = False
+    dtypes: ClassVar[tuple[str, ...]] = ("float16", "float32", "float64")
 
     def __init__(
         self,
@@ -48,14 +54,12 @@ class Sink:
         column: str | None = None,
         n_rows: int | None = None,
         overwrite: bool = False,
-        may_be_empty: bool = False,
+        part_of: str = "",
     ) -> None:
-        self.path = self.told = path
-        self.overwrite = overwrite
-        self.may_be_empty = may_be_empty
-        self.n_features = n_features
-        self.dtype = self._storable(dtype)
-        self.column = column
+        self.path, self.part_of, self.overwrite = path, part_of, overwrite
+        self.n_features, self.column = n_features, column
+        computed = "float64" if wide(dtype) else "float32"
+        self.dtype = dtype if dtype in self.dtypes else computed
         self.expected_rows = n_rows
         self.n_rows = 0
 
@@ -81,12 +85,12 @@ class Sink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None or (self.may_be_empty and not self.n_rows):
+        if kind is not None or (self.part_of and not self.n_rows):
             self._discard()
             return
         try:
             if not self.n_rows:
-                raise InputError(f"there are no rows to write to {quoted(self.told)}.")
+                raise InputError(f"there are no rows to write to {quoted(self.path)}.")
             with self._write_errors():
                 self._finish()
                 self.file.close()
@@ -114,14 +118,6 @@ class Sink:
                 self.file.close()
         self.new.discard()
 
-    def _storable(self, dtype: str) -> str:
-        """The dtype in the file: floats stay, integers become the floats they are computed in."""
-        if dtype in ("float16", "float32", "float64") or (
-            dtype == "bfloat16" and self.holds_bfloat16
-        ):
-            return dtype
-        return "float64" if wide(dtype) else "float32"
-
     def _cast(self, rows: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(over="ignore"):
             narrow = self.dtype == "bfloat16"
@@ -132,7 +128,7 @@ class Sink:
         return cast
 
     def _write_errors(self) -> contextlib.AbstractContextManager[None]:
-        return write_errors(self.told, f" after {self.n_rows} rows")
+        return write_errors(self.part_of or self.path, f" after {self.n_rows} rows")
 
 
 def open_sink(
@@ -143,14 +139,14 @@ def open_sink(
     *,
     overwrite: bool = False,
     name: str = "out",
-) -> Sink:
+) -> Sink | PartsSink:
     """The sink of a path: a context manager with `write(rows, carried=None)`, in order.
 
     Parameters
     ----------
     path : path
-        Must end in .npy, .parquet, .safetensors, .vec or .txt. Only Parquet keeps all other
-        columns; word2vec's text keeps the words.
+        A file that ends in .npy, .parquet, .safetensors, .vec or .txt, or without a suffix a folder
+        of Parquet parts. Only Parquet keeps all other columns; word2vec's text keeps the words.
     n_features : int
     dtype : str, optional
         By default that of `like`, otherwise float32. Floats are kept, except that bfloat16
@@ -158,12 +154,22 @@ def open_sink(
     like : Source, optional
         Source of the rows; Parquet keeps the name of its column.
     overwrite : bool
-        Replace the file if it exists.
+        Replace what exists. A folder must hold nothing but such parts.
     name : str
         The name of the path in messages.
     """
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
+    dtype = dtype or ("float32" if like is None else like.dtype)
+    column = None if like is None else like.column
+    if not suffix:
+        if status(target) is not None and not os.path.isdir(target):
+            raise InputError(
+                f"{name} without a suffix must be a folder, got the file "
+                f"{quoted(target)}. Choose another name."
+            )
+        guard({name: path}, {"X": like}, overwrite=overwrite)
+        return PartsSink(target, n_features, dtype, column, overwrite)
     if suffix not in SINKS:
         raise InputError(f"{name} must end in one of {', '.join(SINKS)}, got {quoted(target)}.")
     if os.path.isdir(target):
@@ -171,14 +177,8 @@ def open_sink(
     guard({name: path}, {"X": like}, overwrite=overwrite)
     module, kind_name = SINKS[suffix]
     kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
-    return kind(
-        target,
-        n_features,
-        dtype or ("float32" if like is None else like.dtype),
-        column=None if like is None else like.column,
-        n_rows=None if like is None else like.n_samples,
-        overwrite=overwrite,
-    )
+    n_rows = None if like is None else like.n_samples
+    return kind(target, n_features, dtype, column=column, n_rows=n_rows, overwrite=overwrite)
 
 
 class PartsSink:
@@ -186,39 +186,14 @@ class PartsSink:
 
     Inside `with`, `part(i)` is the sink of part i, in other processes too: this object pickles as
     plain values. A part that is written twice because a worker was lost is replaced. A part
-    without rows leaves no file.
-
-    Parameters
-    ----------
-    path : path
-        Of the folder.
-    n_features, dtype, like, name
-        As for `open_sink`.
-    overwrite : bool
-        Replace the folder if it exists; it must hold nothing but such parts.
+    without rows leaves no file. Use `open_sink` to get one.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        n_features: int,
-        dtype: str | None = None,
-        like: Source | None = None,
-        *,
-        overwrite: bool = False,
-        name: str = "out",
+        self, path: str, n_features: int, dtype: str, column: str | None, overwrite: bool
     ) -> None:
-        self.path = output_path(path, name)
-        if status(self.path) is not None and not os.path.isdir(self.path):
-            raise InputError(
-                f"{name} without a suffix must be a folder, got the file "
-                f"{quoted(self.path)}. Choose another name."
-            )
-        guard({name: path}, {"X": like}, overwrite=overwrite)
-        self.folder = NewFolder(self.path, overwrite)
-        self.n_features = n_features
-        self.dtype = dtype or ("float32" if like is None else like.dtype)
-        self.column = None if like is None else like.column
+        self.path, self.folder = path, NewFolder(path, overwrite)
+        self.n_features, self.dtype, self.column = n_features, dtype, column
         self.n_written = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
@@ -231,16 +206,14 @@ class PartsSink:
         """The sink of one part, whose rows follow those of the part before."""
         from isotropy.sources.columnar import ParquetSink
 
-        sink = ParquetSink(
+        return ParquetSink(
             os.path.join(self.folder.part, f"part-{number:05d}.parquet"),
             self.n_features,
             self.dtype,
             column=self.column,
             overwrite=True,  # two workers may write the same part
-            may_be_empty=True,
+            part_of=self.path,
         )
-        sink.told = self.path
-        return sink
 
     def __enter__(self) -> Self:
         try:
@@ -254,12 +227,170 @@ class PartsSink:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self._finish()
+                if all(name.startswith(".") for name in os.listdir(self.folder.part)):
+                    raise InputError(f"there are no rows to write to {quoted(self.path)}.")
+                with write_errors(self.path):
+                    self.folder.finish()
         finally:
             self.folder.discard()
 
-    def _finish(self) -> None:
-        if all(name.startswith(".") for name in os.listdir(self.folder.part)):
-            raise InputError(f"there are no rows to write to {quoted(self.path)}.")
-        with write_errors(self.path):
-            self.folder.finish()
+
+def guard(
+    outputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    kept: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Raise unless every output can be written without losing anything.
+
+    An output must not be an input, nor a folder that contains one, however they are spelled: links,
+    `~` and file:// are followed to the file itself. Two outputs must differ. Existing files are
+    replaced only with `overwrite`, and existing folders only if, in addition, we wrote everything
+    in them. Pipes and devices are written to as they are.
+
+    Parameters
+    ----------
+    outputs, inputs : mappings
+        Paths by the name that messages use for them, such as "--out". None is ignored. An input
+        may be a list, a glob, a folder, a source, or an array mapped from disk.
+    kept : mapping, optional
+        Folders that we add to, such as a checkpoint. They may exist.
+    overwrite : bool
+    """
+    new = {name: output_path(path, name) for name, path in outputs.items() if path is not None}
+    grown = {name: paths.normal(path) for name, path in (kept or {}).items() if path is not None}
+    _expect_distinct(new | grown)
+    read = [(name, path) for name, one in (inputs or {}).items() for path in _read(one)]
+    _expect_unread(new, grown, read)
+    for name, path in new.items():
+        _expect_room(name, path, overwrite)
+
+
+def output_path(path: Any, name: str) -> str:
+    """The absolute local path of an output; messages call it `name`."""
+    try:
+        found = paths.normal(path)
+    except TypeError as error:
+        raise InputError(f"{name} must be a path, got {quoted(path)}.") from error
+    if paths.is_remote(found):
+        raise InputError(
+            f"{name} must be a local file, got {quoted(found)}. Write here, then copy it."
+        )
+    if "\0" in found:
+        raise InputError(f"{name} must be a path, got {quoted(found)}.")
+    return found
+
+
+def _expect_distinct(outputs: dict[str, str]) -> None:
+    places = {name: _identity(path) for name, path in outputs.items()}
+    for name, path in reversed(outputs.items()):
+        here = [places[name], *_places_above(path)]
+        for other, place in places.items():
+            if other != name and place in here:
+                raise InputError(
+                    f"{name} must be another file than {other}, and not in it, got "
+                    f"{quoted(path)}. Choose another name."
+                )
+
+
+def _expect_unread(new: dict[str, str], grown: dict[str, str], read: list[tuple[str, str]]) -> None:
+    there = {name: path for name, path in (new | grown).items() if status(path) is not None}
+    files = {_identity(path): name for name, path in read} if there else {}
+    for name, path in there.items():
+        if _identity(path) in files:
+            raise InputError(
+                f"{name} must be another file than {files[_identity(path)]}, got {quoted(path)} "
+                "for both. What is read would be lost; choose another name."
+            )
+    replaced = {name: path for name, path in there.items() if name in new}
+    for name, path in replaced.items():
+        for other, source in read if os.path.isdir(path) else ():
+            if _identity(path) in _places_above(source):
+                raise InputError(
+                    f"{name} must not be a folder that holds {other}, got {quoted(path)}. "
+                    "What is read would be lost; choose another name."
+                )
+    for other, folder in read:
+        if os.path.isdir(folder):
+            _expect_outside(replaced, other, folder)
+
+
+def _expect_outside(outputs: dict[str, str], other: str, folder: str) -> None:
+    """Raise if an existing output is among the files of an input folder."""
+    wanted = {
+        _identity(path): (name, path)
+        for name, path in outputs.items()
+        if os.path.splitext(path)[1].lower() not in DRAWN
+    }
+    for place, _, names in os.walk(folder) if wanted else ():
+        for inside in [place, *(os.path.join(place, name) for name in names)]:
+            if _identity(inside) in wanted:
+                name, path = wanted[_identity(inside)]
+                raise InputError(
+                    f"{name} must be another file than those in {other}, got {quoted(path)}. "
+                    "What is read would be lost; choose another name."
+                )
+
+
+def _expect_room(name: str, path: str, overwrite: bool) -> None:
+    """Raise if something is in the way, or there is no folder to write to."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if is_stream(path):
+        return
+    if os.path.islink(target):
+        raise InputError(f"{name} must not be a link to itself, got {quoted(path)}.")
+    if not os.path.isdir(folder):
+        raise InputError(
+            f"{name} must be in an existing folder, got {quoted(path)}. Make it first."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{name} must be in a folder that can be written, got {quoted(path)}. Choose another."
+        )
+    if not os.path.lexists(target):
+        return
+    if os.path.isdir(target) and not is_ours(target):
+        raise InputError(
+            f"{name} must not be a folder with files that isotropy did not write, or "
+            f"that have changed since, got {quoted(path)}. Choose a new folder, or delete it first."
+        )
+    if not overwrite:
+        how = "Add --overwrite" if name.startswith("--") else "Pass overwrite=True"
+        raise InputError(f"{name} {quoted(path)} exists. {how} to replace it.")
+
+
+def _read(value: Any) -> Iterator[str]:
+    """The local paths of an input; a folder is one path, and so is each file of a glob."""
+    if isinstance(value, (str, os.PathLike)):
+        path = paths.normal(value)
+        if paths.is_remote(path) or "\0" in path:
+            return
+        if status(path) is not None:
+            yield path
+        elif paths.is_pattern(path):
+            yield from paths.matches(path)
+    elif isinstance(value, (list, tuple)):
+        if all(isinstance(one, (str, os.PathLike)) for one in value):
+            for one in value:
+                yield from _read(one)
+    else:
+        yield from _read(value.paths if isinstance(value, Source) else mapped_files(value))
+
+
+def _identity(path: str) -> Identity:
+    """What identifies a file, however spelled; of a new one, its folder and name in lower case."""
+    found = status(path)
+    if found is not None:
+        return found.st_dev, found.st_ino
+    folder, name = os.path.split(os.path.realpath(path))
+    above = status(folder)
+    plain = unicodedata.normalize("NFC", name).casefold()
+    return (folder if above is None else (above.st_dev, above.st_ino)), plain
+
+
+def _places_above(path: str) -> Iterator[Identity]:
+    """The folders above a path."""
+    for folder in Path(os.path.realpath(path)).parents:
+        yield _identity(str(folder))

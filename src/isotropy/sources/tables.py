@@ -71,12 +71,6 @@ class Form:
     is_json: bool = False
     most_cells: int = 0  # of white space: the last cell takes the rest of the line
 
-    @property
-    def name(self) -> str:
-        if self.is_json:
-            return "JSON lines"
-        return {"": "text", "\t": "TSV", SPACE: "text"}.get(self.delimiter, "CSV")
-
 
 LINES = Form()
 JSON = Form(is_json=True)
@@ -100,17 +94,13 @@ class Record(NamedTuple):
 def suffix(name: str) -> str:
     """The suffix that names the format, such as "csv"; "" if there is none."""
     found = SUFFIX.search(name)
-    return (
-        {"tab": "tsv", "ndjson": "jsonl"}.get(found[1].lower(), found[1].lower()) if found else ""
-    )
+    kind = found[1].lower() if found else ""
+    return {"tab": "tsv", "ndjson": "jsonl"}.get(kind, kind)
 
 
 def stem(name: str) -> str:
     """The name without such a suffix."""
     return SUFFIX.sub("", name)
-
-
-# Bytes
 
 
 class _Unpacked(io.RawIOBase):
@@ -197,9 +187,6 @@ def expect_utf8(data: bytes, line: int) -> None:
         _decoded(data, line)
 
 
-# Records
-
-
 def records(file: BinaryIO, form: Form, line: int = 1) -> Iterator[Record]:
     """The records from here to the end of the file; the next line has the number `line`."""
     if form.quoted:
@@ -208,20 +195,13 @@ def records(file: BinaryIO, form: Form, line: int = 1) -> Iterator[Record]:
     for number, raw in raw_lines(file, line):
         text = decoded(raw, number)
         held: Any = text
-        if form.delimiter:
-            held = _split(text, form, number) if text else []
-        elif form.is_json:
+        if form.is_json:
             held = json_object(text, number) if text.strip() else {}
+        elif form.delimiter == SPACE:
+            held = _few(text.split(None, form.most_cells - 1), number)
+        elif form.delimiter:
+            held = _few(text.split(form.delimiter), number) if text else []
         yield Record(number, len(raw), held)
-
-
-def _split(text: str, form: Form, line: int) -> list[str]:
-    """The cells of a line that is not quoted."""
-    if form.delimiter == SPACE:
-        cells = text.split(None, form.most_cells - 1 if form.most_cells else -1)
-    else:
-        cells = text.split(form.delimiter)
-    return _few(cells, line)
 
 
 def _few(cells: list[str], line: int) -> list[str]:
@@ -247,21 +227,17 @@ def _quoted(file: BinaryIO, form: Form, line: int) -> Iterator[Record]:
                 raise too_long(first)
             yield _decoded(raw, number)
 
-    reader = csv.reader(texts(), delimiter=form.delimiter, strict=True)
-    while True:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            reason = str(error).split(" - ")[0]
-            raise FormatError(
-                f"must be separated by {form.delimiter!r} with every quote closed, got one record "
-                f"from line {first} on that is not ({reason}). Correct it, or save it as .jsonl."
-            ) from error
-        if cells is None:
-            return
-        yield Record(first, n_bytes, _few(cells, first))
-        first += n_lines
-        n_lines = n_bytes = 0
+    try:
+        for cells in csv.reader(texts(), delimiter=form.delimiter, strict=True):
+            yield Record(first, n_bytes, _few(cells, first))
+            first += n_lines
+            n_lines = n_bytes = 0
+    except csv.Error as error:
+        reason = str(error).split(" - ")[0]
+        raise FormatError(
+            f"must be separated by {form.delimiter!r} with every quote closed, got one record "
+            f"from line {first} on that is not ({reason}). Correct it, or save it as .jsonl."
+        ) from error
 
 
 def expect_cells(record: Record, n_cells: int, more: bool = False) -> None:
@@ -272,9 +248,6 @@ def expect_cells(record: Record, n_cells: int, more: bool = False) -> None:
             f"must have {n_cells} cells in every line, got {found} in line {record.line}. Correct "
             "that line."
         )
-
-
-# JSON
 
 
 def json_object(text: str, line: int) -> dict[str, Any]:
@@ -336,9 +309,6 @@ def _expect_flat_line(text: bytes, line: int) -> None:
         raise FormatError(f"is not valid JSON in line {line} ({what}). Correct that line.")
 
 
-# How a file is written
-
-
 def head(file: BinaryIO) -> list[str]:
     """The first lines that are not blank, used to detect the format."""
     found, n_bytes = list[str](), 0
@@ -355,14 +325,8 @@ def head(file: BinaryIO) -> list[str]:
 def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
     """The format of a table with this suffix; None if no delimiter splits its lines into columns.
 
-    Parameters
-    ----------
-    kind : str
-        What `suffix` gives.
-    lines : sequence of str
-        The first ones.
-    n_named : int
-        The number of columns that were named, if the file has no header.
+    `lines` are its first ones, and `n_named` is the number of columns that were named, if the file
+    has no header.
     """
     if kind == "jsonl":
         return JSON
@@ -373,8 +337,9 @@ def form_of(kind: str, lines: Sequence[str], n_named: int = 0) -> Form | None:
     if not fitting:
         return _form(",", lines) if kind == "csv" else None
     best = fitting[0]
-    if best == "," and ";" in fitting and _decimal_commas(lines[-1]):
-        best = ";"
+    if best == "," and ";" in fitting:  # the cells between semicolons may be 1,5 and 2,5
+        numbers = (cell.replace(",", ".") for cell in lines[-1].split(";"))
+        best = ";" if all(map(NUMBER.fullmatch, numbers)) else ","
     return _form(best, lines, n_named)
 
 
@@ -411,11 +376,6 @@ def _roughly(lines: Sequence[str], delimiter: str) -> Iterable[list[str]]:
         return []
 
 
-def _decimal_commas(line: str) -> bool:
-    """Whether the cells between semicolons are numbers with a decimal comma, as 1,5;2,5."""
-    return all(NUMBER.fullmatch(cell.replace(",", ".")) for cell in line.split(";"))
-
-
 def is_row(cells: Sequence[str]) -> bool:
     """Whether a first line is a row rather than a header: no column is called 0.25.
 
@@ -432,9 +392,6 @@ def is_row(cells: Sequence[str]) -> bool:
     first = 0 if len(numbers) == len(cells) else int(numbers[0][:20])
     counted = [str(i) for i in range(first, first + len(numbers))]
     return numbers != counted or len(cells) == 1
-
-
-# Numbers
 
 
 def is_missing(cell: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pyarrow import csv
 from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
-from isotropy.sources.csv import LinesFile, first_lines, mark, parse, text_rows
+from isotropy.sources.csv import LinesFile, first_lines, mark, marked, parse, text_rows
 from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, Pieces, Place
 from isotropy.sources.sinks import Sink
 
@@ -26,10 +27,13 @@ BLANK = re.compile(rb"\n[ \t\r\v\f]+(?=\n|\Z)")
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+@dataclass(frozen=True, kw_only=True)
 class WordsFile(LinesFile):
     """Lines of a word and its values, separated by single spaces; words may contain spaces."""
 
-    kind: ClassVar[str] = "word2vec text"
+    kind: str = "word2vec text"
+    dtype: str = "float32"
+    others: tuple[tuple[str, str], ...] = ((WORD, "string"),)
 
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
@@ -70,10 +74,11 @@ class WordsFile(LinesFile):
         return words, rows
 
 
-class BinaryWordsFile(LinesFile):
+@dataclass(frozen=True, kw_only=True)
+class BinaryWordsFile(WordsFile):
     """Words that end in a space, each followed by its values in float32."""
 
-    kind: ClassVar[str] = "word2vec binary"
+    kind: str = "word2vec binary"
 
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         data = paths.read_bytes(self.path, *place)
@@ -108,18 +113,12 @@ def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
             f"promises {n_features}. Correct the header, or copy it again."
         )
     marks = mark(path, start, chunk_rows or text_rows(n_features))
-    found = sum(count for count, _, _ in marks)
-    if n_rows not in (None, found):
-        raise FormatError(f"has {found} rows, and its header promises {n_rows}. Copy it again.")
-    return WordsFile(
-        path=path,
-        n_rows=found,
-        n_features=n_features,
-        dtype="float32",
-        chunk_rows=chunk_rows,
-        marks=marks,
-        others=((WORD, "string"),),
-    )
+    file = WordsFile(path=path, n_features=n_features, chunk_rows=chunk_rows, **marked(marks))
+    if n_rows not in (None, file.n_rows):
+        raise FormatError(
+            f"has {file.n_rows} rows, and its header promises {n_rows}. Copy it again."
+        )
+    return file
 
 
 def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File:
@@ -128,7 +127,7 @@ def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File
     if sizes is None:
         raise FormatError("does not begin with the numbers of rows and of features, as word2vec's.")
     n_rows, n_features = sizes
-    size, _ = paths.status(path)
+    size, *_ = paths.stamp(path)
     start = len(header) + 1
     if n_rows * (1 + 4 * n_features) > size - start:
         raise FormatError(
@@ -143,13 +142,7 @@ def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File
             "Correct the header, or copy it again."
         )
     return BinaryWordsFile(
-        path=path,
-        n_rows=n_rows,
-        n_features=n_features,
-        dtype="float32",
-        chunk_rows=chunk_rows,
-        marks=marks,
-        others=((WORD, "string"),),
+        path=path, n_rows=n_rows, n_features=n_features, chunk_rows=chunk_rows, marks=marks
     )
 
 

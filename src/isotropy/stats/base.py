@@ -21,16 +21,22 @@ class Statistic(ABC):
     """A small state of sums over rows.
 
     An empty state is the identity of `merge`, merging is associative, and any sharding of the
-    rows equals one pass. `state()` gives plain numpy arrays that can be saved or sent, and
-    `from_state` brings the statistic back from them.
+    rows equals one pass. A subclass declares `fields` and whatever else applies to it of the
+    attributes below, and defines `_update`.
     """
 
     fields: ClassVar[dict[str, Field]]
     """Attributes that make up the state, and what each must be when it is read again; one that is
     None is left out of it."""
 
+    settings: ClassVar[tuple[str, ...]] = ()
+    """Attributes that the constructor takes, in its order; those of merged statistics are equal."""
+
     weighted: ClassVar[tuple[str, ...]] = ()
     """Attributes that are sums of weights times something."""
+
+    needs_rows: ClassVar[bool] = False
+    """Whether a first look at rows settles something that all parts must share."""
 
     numbers_rows: ClassVar[bool] = False
     """Whether rows of no weight must be passed on, because their numbers count."""
@@ -78,21 +84,22 @@ class Statistic(ABC):
             self._merge(other)
         return self
 
-    needs_rows: ClassVar[bool] = False
-    """Whether a first look at rows settles something that all parts must share."""
-
     def settled(self, rows: Array) -> Self:
         """The empty statistic with what the first rows settle; parts of one pass share it."""
         return self
 
-    @abstractmethod
     def empty(self) -> Self:
         """A new statistic with the same settings that has seen no rows."""
+        return type(self)(*(getattr(self, name) for name in self.settings))
 
     @property
-    @abstractmethod
     def n_features(self) -> int | None:
-        """Width of the rows seen, None before the first."""
+        """Width of the rows; None before the first, unless the settings tell it."""
+        for name, field in self.fields.items():
+            value = getattr(self, name)
+            if value is not None and "n_features" in field.axes:
+                return int(value.shape[field.axes.index("n_features")])
+        return None
 
     def to_host(self) -> Self:
         """The same statistic, its sums brought from the device to numpy arrays."""
@@ -110,14 +117,7 @@ class Statistic(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
-        """The statistic whose `state()` this is.
-
-        Raises
-        ------
-        InputError
-            Where it is no such state: an array is missing, of another dtype or shape, not finite,
-            or does not agree with the others.
-        """
+        """The statistic whose `state()` this is; raises an InputError if it is no such state."""
         stored.check(state, cls.fields)
         self = cls.__new__(cls)
         for name in cls.fields:
@@ -142,12 +142,16 @@ class Statistic(ABC):
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         """Add rows that are checked and have weights above zero."""
 
-    @abstractmethod
     def _merge(self, other: Self) -> None:
         """Add the rows of a statistic that fits and has seen some."""
+        for name in self.weighted:
+            total = linalg.to_numpy(getattr(self, name)) + linalg.to_numpy(getattr(other, name))
+            setattr(self, name, total if total.ndim else float(total))
 
-    def _expect_same_settings(self, other: Self) -> None:  # noqa: B027
-        """Raise where `other` was made with other settings; there are none here."""
+    def _expect_same_settings(self, other: Self) -> None:
+        for name in self.settings:
+            if not np.array_equal(getattr(self, name), getattr(other, name)):
+                raise InputError(f"other must have the same {name}.")
 
     def _expect_features(self, n_features: int) -> None:
         if self.n_features is not None and n_features != self.n_features:

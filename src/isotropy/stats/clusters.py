@@ -20,21 +20,13 @@ EXACT_SUMS = 1 << 26  # multiply-adds an update may spend on float64 sums of flo
 
 
 class _PerCluster(Statistic):
+    settings = ("centroids",)
+    fields = {"centroids": Field("n_clusters, n_features")}
+
     def __init__(self, centroids: Array) -> None:
         self.centroids: Floats = np.asarray(centroids, dtype=np.float64)
         if self.centroids.ndim != 2:
             raise InputError(f"centroids must be 2D, got {self.centroids.ndim}D.")
-
-    def empty(self) -> Self:
-        return type(self)(self.centroids)
-
-    @property
-    def n_features(self) -> int | None:
-        return int(self.centroids.shape[1])
-
-    def _expect_same_settings(self, other: Self) -> None:
-        if not np.array_equal(self.centroids, other.centroids):
-            raise InputError("other must have the same centroids.")
 
 
 @public
@@ -50,7 +42,7 @@ class ClusterSums(_PerCluster):
     """
 
     fields = {
-        "centroids": Field("n_clusters, n_features"),
+        **_PerCluster.fields,
         "weight": Field("n_clusters", low=0),
         "total": Field("n_clusters, n_features"),
         "inertia": Field(low=0),
@@ -98,11 +90,6 @@ class ClusterSums(_PerCluster):
         weight, total, inertia = map(linalg.to_numpy, sums)
         self.weight, self.total = self.weight + weight, self.total + total
         self.inertia += float(inertia)
-
-    def _merge(self, other: ClusterSums) -> None:
-        self.weight = self.weight + other.weight
-        self.total = self.total + other.total
-        self.inertia += other.inertia
 
 
 @public
@@ -157,7 +144,7 @@ class ClusterMoments(_PerCluster):
         centroids = np.asarray(state.get("centroids", 0))
         n_clusters = len(centroids) if centroids.ndim == 2 else 0
         moments = {f"{i}.{k}": v for i in range(n_clusters) for k, v in Moments.fields.items()}
-        stored.check(state, {"centroids": Field("n_clusters, n_features")} | moments)
+        stored.check(state, cls.fields | moments)
         self = cls(state["centroids"])
         self.clusters = [
             Moments.from_state(
@@ -197,13 +184,11 @@ class StripedMoments(Moments):
         **Moments.fields,
     }
 
+    settings = ("height", "start", "origin")
+
     def __init__(self, height: int, start: int, origin: Array | None = None) -> None:
         super().__init__(origin)
-        self.height = height
-        self.start = start
-
-    def empty(self) -> Self:
-        return type(self)(self.height, self.start, self.origin)
+        self.height, self.start = height, start
 
     def settled(self, rows: Array) -> Self:
         return type(self)(self.height, self.start, Moments(self.origin).settled(rows).origin)
@@ -226,20 +211,13 @@ class Outliers(Statistic):
         "weight": Field(low=0),
         "outside": Field(low=0),
     }
+    settings = ("center", "bound")
     weighted = ("weight", "outside")
 
     def __init__(self, center: Array, bound: float) -> None:
         self.center: Floats = np.asarray(center, dtype=np.float64)
         self.bound = bound
-        self.weight = 0.0
-        self.outside = 0.0
-
-    def empty(self) -> Self:
-        return type(self)(self.center, self.bound)
-
-    @property
-    def n_features(self) -> int | None:
-        return len(self.center)
+        self.weight = self.outside = 0.0
 
     def _check_state(self) -> None:
         if self.outside > self.weight * (1 + HALF_THE_DIGITS):
@@ -256,7 +234,3 @@ class Outliers(Statistic):
             outside = linalg.double(linalg.lengths(rows - center) > self.bound)
             self.outside += float(outside.sum() if weight is None else outside @ weight)
         self.weight += float(X.shape[0] if w is None else w.sum())
-
-    def _merge(self, other: Outliers) -> None:
-        self.weight += other.weight
-        self.outside += other.outside

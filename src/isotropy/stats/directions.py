@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from isotropy.stored import HALF_THE_DIGITS, Field
 
 EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 throughout
 USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are
+
+
+def _entry(array: str, place: int, doc: str) -> Any:
+    return property(lambda self: float(getattr(self, array)[place]), doc=doc)
 
 
 @public
@@ -59,49 +63,17 @@ class Directions(Statistic):
         self.unit_sum: Array | None = None
         self.unit_square_sum: Array | None = None
 
-    def empty(self) -> Self:
-        return type(self)()
-
-    @classmethod
-    def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
-        self = super().from_state(state)
-        self.resolution = self.resolution or 0.0  # earlier versions have none
-        return self
-
-    @property
-    def n_features(self) -> int | None:
-        return None if self.unit_sum is None else int(self.unit_sum.shape[0])
-
-    @property
-    def weight(self) -> float:
-        """Sum of w over rows that are not zero."""
-        return float(self.totals[0])
-
-    @property
-    def squared_weight(self) -> float:
-        """Sum of w^2 over rows that are not zero."""
-        return float(self.totals[1])
-
-    @property
-    def zero_weight(self) -> float:
-        """Sum of w over zero rows."""
-        return float(self.totals[2])
+    weight: float = _entry("totals", 0, "Sum of w over rows that are not zero.")
+    squared_weight: float = _entry("totals", 1, "Sum of w^2 over rows that are not zero.")
+    zero_weight: float = _entry("totals", 2, "Sum of w over zero rows.")
+    norm_min: float = _entry("extremes", 0, "Least norm.")
+    norm_max: float = _entry("extremes", 1, "Largest norm.")
 
     @property
     def norm_sum(self) -> float:
         """Sum of w ||x||; infinite where that is too much for a float."""
         with np.errstate(over="ignore"):
             return float(linalg.scaled(np.float64(self.totals[3]), -self.exponent))
-
-    @property
-    def norm_min(self) -> float:
-        """Least norm."""
-        return float(self.extremes[0])
-
-    @property
-    def norm_max(self) -> float:
-        """Largest norm."""
-        return float(self.extremes[1])
 
     @property
     def zero_rows(self) -> int:
@@ -120,7 +92,8 @@ class Directions(Statistic):
         return float(self.totals[3]) / (self.weight + self.zero_weight)
 
     def _check_state(self) -> None:
-        self.exponent = self.exponent or 0  # earlier versions have none
+        self.exponent = self.exponent or 0  # earlier versions have neither
+        self.resolution = self.resolution or 0.0
         seen = self._expect_together("unit_sum", "unit_square_sum")
         low, high = self.norm_min, self.norm_max
         if seen != (self.weight + self.zero_weight > 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +40,10 @@ class Moments(Statistic):
     are added and never subtracted, so the order of rows costs no digits.
 
     The sums are of rows divided by 2^`exponent`, which is zero unless rows are very large or very
-    small; so no sum leaves the range of floats, whatever the scale. `at_unit_scale` are the moments
-    of the rows so divided.
-
-    Sums are float64. Products of float32 rows are made in float32 within a block and then added
-    up in float64 (on 40,000 x 768 rows: right to 2e-9 of the trace, 5e-8 of an eigenvalue);
-    updates of less than 2^31 multiply-adds are made in float64 throughout. `resolution` is the
-    coarser of the two that went in.
+    small, so no sum leaves the range of floats. They are float64. Products of float32 rows are made
+    in float32 within a block (on 40,000 x 768 rows: right to 2e-9 of the trace, 5e-8 of an
+    eigenvalue), except in updates of less than 2^31 multiply-adds. `resolution` is the coarser of
+    the two that went in.
 
     Examples
     --------
@@ -60,6 +57,7 @@ class Moments(Statistic):
     """
 
     needs_rows = True
+    settings: ClassVar[tuple[str, ...]] = ("origin",)
     fields = {
         "origin": Field("n_features", optional=True),
         "near": Field("n_features", optional=True),
@@ -88,9 +86,6 @@ class Moments(Statistic):
         self.fourth: Array = 0.0
         self.resolution = 0.0
 
-    def empty(self) -> Self:
-        return type(self)(self.origin)
-
     def settled(self, rows: Array) -> Self:
         if self.origin is not None:
             return self
@@ -114,11 +109,7 @@ class Moments(Statistic):
 
     @property
     def count(self) -> float:
-        """How many rows the weights stand for: their sum, as repetitions.
-
-        Weights that sum to less than the rows there are cannot be repetitions; they are taken
-        as relative ones, and the rows are counted.
-        """
+        """How many rows the weights stand for: their sum, but at least the number of rows."""
         return max(self.weight, float(self.n_rows))
 
     @property
@@ -167,10 +158,7 @@ class Moments(Statistic):
         return found
 
     def exponent_with(self, other: Moments) -> int:
-        """The exponent for the rows of both.
-
-        It is that of what varies most: the rows of either, or from one to the other.
-        """
+        """The exponent of what varies most: the rows of either, or from one to the other."""
         half = float(np.abs(between(self._origin, other._origin, 1)).max())
         gap = in_reach(linalg.exponent_of(half) + 1) if half > 0 else self.exponent
         if self.exponent == other.exponent == gap:
@@ -256,6 +244,9 @@ class Moments(Statistic):
             self.total = self.total + self.weight * linalg.place(gap, sums.total)
             self.near = sums.origin
 
+    def _expect_same_settings(self, other: Self) -> None:
+        """Any origins will do."""
+
     def _merge(self, other: Moments) -> None:
         self._add(other, linalg.to_numpy)
         self.n_rows += other.n_rows
@@ -328,7 +319,10 @@ class RawSums:
         sums += [] if w is None else [double(w).sum()]
         energy, top, drift, *given = xp.stack(sums).tolist()  # one transfer from a device
         weight = given[0] if given else float(Y.shape[0])
-        if not always and not self._fits(Y, weight, energy, top, drift):
+        far = drift * FAR > weight * energy * (FAR - 1)
+        if not always and (far or not math.isfinite(energy) or top > 4.0**REACH):
+            return False
+        if not always and top <= 4.0**-REACH and bool((Y != 0).any()):
             return False
         half = Y if w is None else Y * xp.sqrt(w)[:, None]
         self.weight += weight
@@ -337,16 +331,6 @@ class RawSums:
         self.third += linalg.column_sums(Y, weighted)
         self.fourth = self.fourth + double(weighted) @ double(radius)
         return True
-
-    @staticmethod
-    def _fits(Y: Array, weight: float, energy: float, top: float, drift: float) -> bool:
-        if (
-            not math.isfinite(energy)
-            or top > 4.0**REACH
-            or drift * FAR > weight * energy * (FAR - 1)
-        ):
-            return False
-        return top > 4.0**-REACH or not bool((Y != 0).any())
 
     def fill(self, moments: Moments) -> Moments:
         """The moments, with these sums about their own mean."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,22 @@ from isotropy.stored import Field
 WIDE = 2.0**10  # norms past which float32 rows are multiplied in float64
 
 
+class _AlongBasis(Statistic):
+    fields = {
+        "basis": Field("n_features, n_directions"),
+        "center": Field("n_features", optional=True),
+    }
+
+    def __init__(self, basis: Array, center: Array | None) -> None:
+        self.basis: Floats = np.asarray(basis, dtype=np.float64)
+        if self.basis.ndim != 2:
+            raise InputError(f"basis must be 2D, got {self.basis.ndim}D.")
+        self.center = None if center is None else np.asarray(center, dtype=np.float64)
+        self.weight = 0.0
+
+
 @public
-class LogPartition(Statistic):
+class LogPartition(_AlongBasis):
     r"""log sum_w exp(u.w) and log sum_w exp(-u.w) for every column u of a basis.
 
     Parameters
@@ -46,9 +60,9 @@ class LogPartition(Statistic):
     (array([1.00069315e+03, 6.93147181e-01]), array([-9.99306853e+02, 6.93147181e-01]))
     """
 
+    settings = ("basis", "center", "largest_norm")
     fields = {
-        "basis": Field("n_features, n_directions"),
-        "center": Field("n_features", optional=True),
+        **_AlongBasis.fields,
         "largest_norm": Field(optional=True, low=0),
         "weight": Field(low=0),
         "log_plus": Field("n_directions", infinite=True),
@@ -60,22 +74,11 @@ class LogPartition(Statistic):
     def __init__(
         self, basis: Array, center: Array | None = None, largest_norm: float | None = None
     ) -> None:
-        self.basis: Floats = np.asarray(basis, dtype=np.float64)
-        if self.basis.ndim != 2:
-            raise InputError(f"basis must be 2D, got {self.basis.ndim}D.")
-        self.center = None if center is None else np.asarray(center, dtype=np.float64)
+        super().__init__(basis, center)
         self.largest_norm = largest_norm
-        self.weight = 0.0
         self.resolution = 0.0
         self.log_plus: Array = np.full(self.basis.shape[1], -np.inf)
         self.log_minus: Array = np.full(self.basis.shape[1], -np.inf)
-
-    def empty(self) -> Self:
-        return type(self)(self.basis, self.center, self.largest_norm)
-
-    @property
-    def n_features(self) -> int | None:
-        return int(self.basis.shape[0])
 
     def _check_state(self) -> None:
         self.resolution = self.resolution or 0.0
@@ -129,15 +132,6 @@ class LogPartition(Statistic):
         self.log_plus = self.log_plus + float(np.log(factor))
         self.log_minus = self.log_minus + float(np.log(factor))
 
-    def _expect_same_settings(self, other: Self) -> None:
-        same = np.array_equal(self.basis, other.basis) and (
-            np.array_equal(self.center, other.center)
-            if self.center is not None and other.center is not None
-            else self.center is other.center
-        )
-        if not same:
-            raise InputError("other must have the same basis and centre.")
-
     def _merge(self, other: LogPartition) -> None:
         for name in ("log_plus", "log_minus"):
             mine, theirs = (linalg.to_numpy(getattr(part, name)) for part in (self, other))
@@ -156,7 +150,7 @@ def _log_sum(terms: Array, w: Array | None) -> Array:
 
 
 @public
-class Projections(Statistic):
+class Projections(_AlongBasis):
     r"""Sums over rows of what lies along a few directions, and of what is left.
 
     With y = x / 2^exponent - center, z = B'y the coordinates along the columns of B, and
@@ -164,10 +158,8 @@ class Projections(Statistic):
 
     Parameters
     ----------
-    basis : array of shape (n_features, n_directions)
-        Unit vectors as columns.
-    center : array of shape (n_features,), optional
-        Subtracted from every row.
+    basis, center
+        As for `LogPartition`.
     exponent : int
         Rows are divided by two to this power first.
 
@@ -185,9 +177,9 @@ class Projections(Statistic):
     (array([[2.e-18]]), array([[-1.e-09,  0.e+00]]), 25.0)
     """
 
+    settings = ("basis", "center", "exponent")
     fields = {
-        "basis": Field("n_features, n_directions"),
-        "center": Field("n_features", optional=True),
+        **_AlongBasis.fields,
         "exponent": Field(kind="int", low=-1200, high=1200),
         "weight": Field(low=0),
         "products": Field("n_directions, n_directions"),
@@ -197,22 +189,11 @@ class Projections(Statistic):
     weighted = ("weight", "products", "cross", "rest")
 
     def __init__(self, basis: Array, center: Array | None = None, exponent: int = 0) -> None:
-        self.basis: Floats = np.asarray(basis, dtype=np.float64)
-        if self.basis.ndim != 2:
-            raise InputError(f"basis must be 2D, got {self.basis.ndim}D.")
-        self.center = None if center is None else np.asarray(center, dtype=np.float64)
+        super().__init__(basis, center)
         self.exponent = exponent
-        self.weight = 0.0
         self.products: Array = np.zeros((self.basis.shape[1],) * 2)
         self.cross: Array = np.zeros(self.basis.shape[::-1])
         self.rest: Array = 0.0
-
-    def empty(self) -> Self:
-        return type(self)(self.basis, self.center, self.exponent)
-
-    @property
-    def n_features(self) -> int | None:
-        return int(self.basis.shape[0])
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         basis = linalg.place(self.basis, X)
@@ -231,19 +212,3 @@ class Projections(Statistic):
             self.cross = self.cross + heavy.T @ R
             self.rest = self.rest + (radius.sum() if weight is None else weight @ radius)
         self.weight += float(X.shape[0] if w is None else w.sum())
-
-    def _expect_same_settings(self, other: Self) -> None:
-        same = np.array_equal(self.basis, other.basis) and self.exponent == other.exponent
-        if self.center is None or other.center is None:
-            same = same and self.center is other.center
-        else:
-            same = same and np.array_equal(self.center, other.center)
-        if not same:
-            raise InputError("other must have the same basis, centre and exponent.")
-
-    def _merge(self, other: Projections) -> None:
-        for name in ("products", "cross"):
-            mine, theirs = (linalg.to_numpy(getattr(part, name)) for part in (self, other))
-            setattr(self, name, mine + theirs)
-        self.rest = float(self.rest) + float(other.rest)
-        self.weight += other.weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -40,6 +40,7 @@ class Sample(Statistic):
     """
 
     numbers_rows = True
+    settings = ("size", "seed")
     fields = {
         "size": Field(kind="int", low=1),
         "seed": Field(kind="seed", low=0),
@@ -58,13 +59,6 @@ class Sample(Statistic):
         self.numbers: Array | None = None
         self.weights: Array | None = None
         self.rows: Array | None = None
-
-    def empty(self) -> Self:
-        return type(self)(self.size, self.seed)
-
-    @property
-    def n_features(self) -> int | None:
-        return None if self.rows is None else int(self.rows.shape[1])
 
     @property
     def complete(self) -> bool:
@@ -135,13 +129,6 @@ class Sample(Statistic):
             )
         for name, part in parts.items():
             setattr(self, name, part)
-
-    def _expect_same_settings(self, other: Self) -> None:
-        if (self.size, self.seed) != (other.size, other.seed):
-            raise InputError(
-                f"other must have size {self.size} and seed {self.seed}, got "
-                f"{other.size} and {other.seed}."
-            )
 
 
 def hashed(numbers: Array, seed: int) -> Array:
