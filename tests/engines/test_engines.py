@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 
@@ -245,14 +246,12 @@ def test_a_device_that_cannot_be_used_gets_one_line(device):
 @pytest.mark.parametrize("scheduler", ["tcp://127.0.0.1:1", "nonsense", "nowhere://x:1"])
 def test_a_scheduler_out_of_reach_gets_one_line(scheduler, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
-    client = distributed.Client
-
-    def impatient(address, timeout):
-        return client(address, timeout="2s")
-
-    monkeypatch.setattr(distributed, "Client", impatient)
+    monkeypatch.setattr("isotropy.engines.dask.CONNECTING", "2s")
     with pytest.raises(InputError, match="must be reachable") as error:
         engines.named("dask", scheduler=scheduler)
+    failed = [one for one in gc.get_objects() if type(one) is distributed.Client]
+    failed = [one for one in failed if scheduler in repr(one.__dict__.get("_start_arg"))]
+    assert all(one.status in ("closed", "newly-created") for one in failed)
     one_line(error, "engine 'dask'", repr(scheduler))
 
 
