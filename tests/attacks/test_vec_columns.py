@@ -187,3 +187,32 @@ def test_the_work_for_many_columns_grows_as_their_number(folder, carry):
         assert rows.shape == (2, n_columns)
         assert (table is not None) == carry
     assert counts[1] <= 8 * counts[0]  # 64 where every name is compared with every other
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 1])
+@pytest.mark.parametrize(("group", "claimed"), [(0, 0), (0, 1), (1, 0), (1, 3)])
+def test_groups_that_lose_rows_are_refused(folder, raises, group, claimed, chunk_rows):
+    """A damaged number of rows in a group: those past it would be left out without a word."""
+    table = pa.table({name: column[:5] for name, column in FEATURES.items()})
+    pq.write_table(table, "x.parquet", row_group_size=3, compression="none")
+    data = bytearray((folder / "x.parquet").read_bytes())
+    n_rows, place = (3, 2)[group], folder / "x.parquet"
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    n_found = 0
+    for at in range(footer, len(data) - 8):
+        if data[at] != 2 * n_rows:
+            continue
+        changed = data.copy()
+        changed[at] = 2 * claimed
+        try:
+            groups = pq.ParquetFile(pa.BufferReader(bytes(changed))).metadata
+            sizes = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
+        except (OSError, ValueError):
+            continue
+        if len(sizes) != 2 or sizes[group] != claimed:
+            continue
+        n_found += 1
+        place.write_bytes(changed)
+        says = f"claims 5 rows, but {5 - n_rows + claimed} in its groups"
+        raises(isotropy.open, place, chunk_rows=chunk_rows, says=says)
+    assert n_found == 1

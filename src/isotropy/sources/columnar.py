@@ -298,17 +298,27 @@ class ArrowFile(GroupedFile):
 
 def open_parquet(path: str, column: Column, chunk_rows: int | None) -> File:
     with _parquet(path) as file:
+        groups = _row_groups(file.metadata)
         schema = file.schema_arrow
         layout = choose(schema, column)
         if layout.is_list:
             top = layout.top_level(schema.names)
             first = (batch.column(0) for batch in file.iter_batches(1024, columns=top))
             layout = replace(layout, n_features=width(first, layout))
-        metadata = file.metadata
-        groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        if min(groups, default=0) < 0:
-            raise FormatError("is damaged: it claims groups of negative size. Copy it again.")
     return _grouped(ParquetFile, path, schema, layout, groups, chunk_rows)
+
+
+def _row_groups(metadata: Any) -> tuple[int, ...]:
+    """The number of rows in each row group; raises if the footer contradicts itself."""
+    groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if min(groups, default=0) < 0:
+        raise FormatError("is damaged: it claims groups of negative size. Copy it again.")
+    if sum(groups) != metadata.num_rows:
+        raise FormatError(
+            f"is damaged: it claims {metadata.num_rows} rows, but {sum(groups)} in its groups. "
+            "Copy it again."
+        )
+    return groups
 
 
 def open_arrow(path: str, column: Column, chunk_rows: int | None) -> File:
