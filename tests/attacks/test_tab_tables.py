@@ -289,3 +289,26 @@ def test_a_record_of_many_lines_is_read_in_linear_time(folder):
 def test_what_may_be_no_feature_is_named(content, says, refused, folder):
     (folder / "x.csv").write_text(content)
     refused("measure", "x.csv", says=says)
+
+
+@pytest.mark.parametrize("cell", ["0.5\x1c", "\x1f0.5", "\x1d7\x1e"])
+def test_a_separator_of_ascii_is_no_part_of_a_number(cell, raises, folder):
+    """A regular expression takes it for white space, float() does not."""
+    assert tables.number(cell) is None
+    (folder / "x.csv").write_text(f"a,b\n1.5,2.5\n1.5,{cell}\n2.5,1.5\n")
+    raises(read, "x.csv", says="in column 'b', row 1 (line 3), where there must be a number")
+    (folder / "x.tsv").write_text(f"text1\ttext2\tscore\na\tb\t1\nc\td\t{cell}\n")
+    raises(open_task, "sts", folder / "x.tsv", says="must have a number in 'score'")
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 1, 2])
+def test_a_last_line_of_white_space_counts_like_any_other(chunk_rows, raises, folder):
+    for content in ("w,0.0,0.5\n\t", "w,0.0,0.5\n\t\n"):
+        (folder / "x.csv").write_text(content)
+        raises(read, "x.csv", chunk_rows=chunk_rows, says="must have 3 cells in every line, got 1")
+    for content in ("a\tb\n1.5\t2.5\n\t", "a\tb\n1.5\t2.5\n\t\n"):
+        (folder / "x.tsv").write_text(content)
+        raises(read, "x.tsv", chunk_rows=chunk_rows, says="must be finite, got NaN in 1 row")
+        assert read("x.tsv", chunk_rows=chunk_rows, skip_bad_rows=True).tolist() == [[1.5, 2.5]]
+    (folder / "x.csv").write_bytes(b"1.5,2.5\r\n\r")
+    assert read("x.csv", chunk_rows=chunk_rows).tolist() == [[1.5, 2.5]]

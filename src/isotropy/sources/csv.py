@@ -141,7 +141,9 @@ def _line_ends(file: IO[bytes], start: int, form: Form | None) -> Iterator[NDArr
         offset += len(block)
         if offset - line > MOST_RECORD + BLOCK:
             raise too_long()
-        tail = bool(block[ends[-1] + 1 if len(ends) else 0 :].strip()) or (tail and not len(ends))
+        rest = block[ends[-1] + 1 if len(ends) else 0 :]
+        rest = rest.strip() if form is None else rest.strip(b"\r\n")
+        tail = bool(rest) or (tail and not len(ends))
         yield ends[held] + (offset - len(block) + 1)
     if tail:
         yield np.array([offset])

@@ -48,11 +48,12 @@ MISSING = (  # spellings of a missing number, in lower case
     "-nan", "null", "none", "nil", "missing", "unknown", "undefined", "1.#ind", "-1.#ind",
     "1.#qnan", "-1.#qnan", "<na>", "nat",
 )  # fmt: skip
+BLANKS = r"[^\S\x1c-\x1f]*"  # white space as float() has it: without the separators of ASCII
 NUMBER = re.compile(
-    r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)\s*",
+    BLANKS + r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)" + BLANKS,
     re.IGNORECASE,
 )
-WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
+WHOLE = re.compile(rf"{BLANKS}[+-]?[0-9]+{BLANKS}")
 GROUPED = re.compile(  # 1,234.5 and 1.234,5 and 0,5
     r"\s*[+-]?(?:[0-9]{1,3}(?:([,'\u00a0\u202f ])[0-9]{3})(?:\1[0-9]{3})*(?:[.,][0-9]*)?"
     r"|[0-9]{1,3}(?:\.[0-9]{3})+(?:,[0-9]*)?|[0-9]+,[0-9]+)\s*"
