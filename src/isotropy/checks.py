@@ -23,6 +23,7 @@ Array = Any  # a numpy array or a torch tensor
 MOST_FEATURES = 1 << 20  # the matrix of their products would take 8 TB
 
 LARGEST_WEIGHT = 1e100  # squares of weights and of their inverses must be floats
+LARGEST_TOTAL = LARGEST_WEIGHT * 2.0**62  # of the weights of all rows
 
 
 def is_tensor(X: object) -> bool:

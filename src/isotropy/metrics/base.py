@@ -264,7 +264,8 @@ class Statistics:
     @property
     def dominated(self) -> bool:
         """Whether one direction holds so much of the variance that rounding hides the others."""
-        trace, square = float(np.trace(self.scatter)), float(np.vdot(self.scatter, self.scatter))
+        S = self.scatter / self.moments.weight
+        trace, square = float(np.trace(S)), float(np.vdot(S, S))
         return square > 0 and trace**2 / square - 1 < self.moments.resolution**0.4
 
     @cached_property

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.checks import Array
+from isotropy.checks import LARGEST_TOTAL, Array
 from isotropy.errors import InputError, public
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
@@ -98,6 +98,11 @@ class Directions(Statistic):
         low, high = self.norm_min, self.norm_max
         if seen != (self.weight + self.zero_weight > 0):
             raise InputError("totals and sums must be of the same rows, got others")
+        if max(self.weight, self.zero_weight) > LARGEST_TOTAL:
+            raise InputError(
+                f"totals must be of weights of at most {LARGEST_TOTAL:g} together, got "
+                f"{max(self.weight, self.zero_weight):g}"
+            )
         if not (0 <= low <= high < np.inf if seen else (low, high) == (np.inf, -np.inf)):
             raise InputError(f"extremes must be norms of the rows, got {low:g} and {high:g}")
         with np.errstate(over="ignore"):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.checks import Array
+from isotropy.checks import LARGEST_TOTAL, Array
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
@@ -20,6 +20,7 @@ from isotropy.stored import HALF_THE_DIGITS, Field
 CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
 EXACT_PRODUCTS = 1 << 31  # multiply-adds an update may spend on float64 products of float32 rows
 FAR = 4  # energy about the origin over that about the mean, past which a block has its own origin
+FARTHEST = 2.0**140  # from a row to others, over 2^exponent: more than any finite float32 rows have
 REACH = 20  # rows between 2^-20 and 2^20 are summed as they are, others times a power of two
 
 
@@ -63,12 +64,12 @@ class Moments(Statistic):
         "near": Field("n_features", optional=True),
         "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
         "n_rows": Field(kind="int", low=0),
-        "weight": Field(low=0),
+        "weight": Field(low=0, high=LARGEST_TOTAL),
         "total": Field("n_features", optional=True),
         "within": Field("n_features, n_features", optional=True),
         "products": Field("n_features, n_features", optional=True),  # of earlier versions
-        "third": Field("n_features", optional=True, infinite=True),
-        "fourth": Field(infinite=True),
+        "third": Field("n_features", optional=True),
+        "fourth": Field(),
         "resolution": Field(low=0, high=1),
     }
     weighted = ("weight", "total", "within", "third", "fourth")
@@ -231,6 +232,12 @@ class Moments(Statistic):
             rounding = HALF_THE_DIGITS * size
         if not np.isfinite(mean).all():
             raise InputError(f"weight must be large enough for a mean, got {self.weight:g}")
+        for power, part in enumerate(("total", name, "third", "fourth"), 1):
+            largest = np.abs(np.asarray(getattr(self, part))).max()
+            if not largest <= self.weight * FARTHEST**power:
+                raise InputError(
+                    f"{part} must be a sum over rows of weight {self.weight:g}, got {largest:g}"
+                )
         if not (np.abs(products - products.T) <= rounding).all():
             raise InputError(f"{name} must be symmetric, but is not")
         if not (np.diag(products) >= -rounding).all():

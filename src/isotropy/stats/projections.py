@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.checks import Array
+from isotropy.checks import LARGEST_TOTAL, Array
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
@@ -64,7 +64,7 @@ class LogPartition(_AlongBasis):
     fields = {
         **_AlongBasis.fields,
         "largest_norm": Field(optional=True, low=0),
-        "weight": Field(low=0),
+        "weight": Field(low=0, high=LARGEST_TOTAL),
         "log_plus": Field("n_directions", infinite=True),
         "log_minus": Field("n_directions", infinite=True),
         "resolution": Field(low=0, high=1, optional=True),
@@ -181,7 +181,7 @@ class Projections(_AlongBasis):
     fields = {
         **_AlongBasis.fields,
         "exponent": Field(kind="int", low=-1200, high=1200),
-        "weight": Field(low=0),
+        "weight": Field(low=0, high=LARGEST_TOTAL),
         "products": Field("n_directions, n_directions"),
         "cross": Field("n_directions, n_features"),
         "rest": Field(low=0),

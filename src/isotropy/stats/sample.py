@@ -47,7 +47,7 @@ class Sample(Statistic):
         "n_rows": Field(kind="int", low=0),
         "keys": Field("n_kept", kind="int", optional=True, ascending=True),
         "numbers": Field("n_kept", kind="int", optional=True, low=0),
-        "weights": Field("n_kept", optional=True, low=0, above=True),
+        "weights": Field("n_kept", optional=True, low=0, above=True, high=checks.LARGEST_WEIGHT),
         "rows": Field("n_kept, n_features", kind="rows", optional=True),
     }
 
