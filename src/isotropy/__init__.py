@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isotropy.geometry import Geometry, measure
     from isotropy.layer_geometry import LayerGeometry, layers
     from isotropy.models import Embeddings, Encoder, KeyedVectors, open_encoder
-    from isotropy.models import embeddings as embeddings  # type: ignore[no-redef]
+    from isotropy.models import embeddings as embeddings
     from isotropy.repairs import (
         AllButTheTop,
         Center,
