@@ -1,11 +1,11 @@
 """Calibration in training: models, tasks, methods and seeds, in the shape of the paper's tables.
 
-    python benchmarks/glue.py --models DIR --data DIR --work DIR [--jobs N] [--search]
+    python benchmarks/glue.py --models DIR --data DIR --runs FILE.jsonl [--jobs N] [--search]
 
-Each run is a JSON file in --work; runs that are there are not run again, so the command can be
-stopped and repeated, here or elsewhere, with other --model, --task, --method and --seeds.
-results/train.md is written from all runs that are there, in the shape of tables 1, 2, 4 and 5 of
-Ding et al. 2022; what stands in it above the line `<!-- figures -->` is kept.
+Each run is a line of JSON in the first file of --runs; runs that are there are not run again, so
+the command can be stopped and repeated, here or elsewhere, with other --model, --task, --method and
+--seeds. results/train.md is written from all runs in these files, in the shape of tables 1, 2, 4
+and 5 of Ding et al. 2022; what stands in it above the line `<!-- figures -->` is kept.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import scipy.stats
 
+from isotropy import specs
 from isotropy.trial.methods import TrainingMethod
+from isotropy.trial.records import read_records
 from isotropy.trial.summary import NONE, Row, recorded_geometry, remarks, summary
 from isotropy.trial.task_data import GENERATION, TASKS
-from isotropy.trial.trial import Trial, read
+from isotropy.trial.trial import Trial
 
 MODELS = ("distilbert-base-cased", "all-MiniLM-L6-v2")
 GLUE = ("rte", "mrpc", "cola", "stsb", "wnli")
@@ -31,13 +33,17 @@ MARK = "<!-- figures -->"
 LEVEL = 0.05
 PAPER = {  # DistilBERT in table 1 of Ding et al. 2022: mean and deviation, None where NaN
     "none": {"mrpc": (87.97, 1.02), "cola": (44.11, 2.09), "rte": (56.68, 0.62),
-             "wnli": (51.17, 5.69), "stsb": (23.63, 41.08)},
+             "wnli": (51.17, 5.69), "stsb": (23.63, 41.08), "sst2": (88.23, 1.79),
+             "qnli": (87.53, 0.13)},
     "cosine": {"mrpc": (87.88, 1.36), "cola": (43.13, 0.85), "rte": (58.24, 1.78),
-               "wnli": (52.11, 2.44), "stsb": (-0.50, 2.08)},
+               "wnli": (52.11, 2.44), "stsb": (-0.50, 2.08), "sst2": (88.53, 1.55),
+               "qnli": (87.15, 0.84)},
     "spectrum-polynomial": {"mrpc": (81.22, 0), "cola": (0, 0), "rte": (54.15, 2.50),
-                            "wnli": (55.87, 0.81), "stsb": None},
+                            "wnli": (55.87, 0.81), "stsb": None, "sst2": (88.80, 0.37),
+                            "qnli": (85.47, 0.96)},
     "spectrum-exponential": {"mrpc": (81.22, 0), "cola": (0, 0), "rte": (54.27, 2.71),
-                             "wnli": (55.87, 0.81), "stsb": None},
+                             "wnli": (55.87, 0.81), "stsb": None, "sst2": (88.92, 0.67),
+                             "qnli": (86.25, 0.80)},
 }  # fmt: skip
 
 
@@ -45,37 +51,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=os.environ.get("ISOTROPY_MODELS"), help="folder")
     parser.add_argument("--data", default=os.environ.get("ISOTROPY_DATA"), help="folder")
-    parser.add_argument("--work", required=True, help="folder of the runs")
+    parser.add_argument("--runs", required=True, nargs="+", type=Path, help="files of the runs")
     parser.add_argument("--model", nargs="*", default=list(MODELS))
     parser.add_argument("--task", nargs="*", default=list(GLUE), choices=list(TASKS))
     parser.add_argument("--method", nargs="*", help="every one; generation: those of the paper")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--search", action="store_true", help="choose weights first")
+    parser.add_argument("--search", action="store_true", help="choose weights and c1 first")
+    parser.add_argument("--search-on", nargs="*", default=(), help="tasks that choose for all")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes")
     parser.add_argument("--device", default=None)
     parser.add_argument("--precision", default=None, choices=["float32", "tf32", "bf16"])
+    parser.add_argument("--head", default=None, choices=["model", "linear"])
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--max-train", type=int, default=None)
     parser.add_argument("--max-eval", type=int, default=None)
     parser.add_argument("--batch-size", type=int, default=None)
     parser.add_argument("--max-length", type=int, default=None)
+    parser.add_argument("--alone", type=Path, help="file of runs, one at a time, to take times of")
     parser.add_argument(
-        "--alone", type=Path, help="folder of runs, one at a time, to take times of"
-    )
-    parser.add_argument(
-        "--reduced", type=Path, nargs="*", default=(), help="folders of runs on reduced sets"
+        "--reduced", type=Path, nargs="*", default=(), help="files of runs on reduced sets"
     )
     parser.add_argument("--out", default="results/train.md", help="none is written for none")
     options = parser.parse_args()
     generated = all(TASKS[task].kind == GENERATION for task in options.task)
-    names = ("precision", "epochs", "max_train", "max_eval", "batch_size", "max_length")
+    names = ("precision", "head", "epochs", "max_train", "max_eval", "batch_size", "max_length")
     trial = Trial(
         options.task,
         options.model,
         options.method or (GENERATED if generated else list(TrainingMethod.by_name)),
-        options.work,
+        options.runs[0],
         n_seeds=options.seeds,
         search=options.search,
+        search_on=options.search_on,
         data=options.data,
         folder=options.models,
         device=options.device,
@@ -86,7 +93,7 @@ def main() -> None:
         trial.run(say)
     finally:
         if options.out != "none":
-            write(Path(options.work), Path(options.out), options.alone, options.reduced)
+            write(options.runs, Path(options.out), options.alone, options.reduced)
 
 
 def say(record: dict) -> None:
@@ -99,17 +106,19 @@ def say(record: dict) -> None:
     )
 
 
-def rows_of(work: Path) -> list[Row]:
-    rows = summary([read(path) for path in sorted(work.glob("*.json"))])
+def rows_of(files: Sequence[Path]) -> list[Row]:
+    rows = summary([record for file in files for record in read_records(file)])
     order = [*TASKS], [*TrainingMethod.by_name]
     rows.sort(key=lambda r: (r.model, order[0].index(r.task), place(r.method, order[1])))
     return rows
 
 
-def write(work: Path, out: Path, alone: Path | None = None, reduced: Sequence[Path] = ()) -> None:
+def write(
+    runs: Sequence[Path], out: Path, alone: Path | None = None, reduced: Sequence[Path] = ()
+) -> None:
     """results/train.md of the runs that are there; words above the mark stay."""
-    rows = rows_of(work)
-    timed = [] if alone is None else rows_of(alone)
+    rows = rows_of(runs)
+    timed = [] if alone is None else rows_of([alone])
     if alone is not None and not timed:
         raise SystemExit(f"--alone: there are no runs in {alone}")
     glue = [row for row in rows if TASKS[row.task].kind != GENERATION]
@@ -123,13 +132,11 @@ def write(work: Path, out: Path, alone: Path | None = None, reduced: Sequence[Pa
         lines += generation(generated, "Translation and summarisation")
         lines += compared(generated, "Translation and summarisation against none")
         lines += times(generated, title="Times of translation and summarisation")
-    for folder in reduced:
-        own = rows_of(folder)
+    for file in reduced:
+        own = rows_of([file])
         device = own[0].records[0]["device"]
-        lines += generation(
-            own, f"On a reduced set, with its own baseline: {folder.name}, {device}"
-        )
-    lines += [*searches(work), *used(rows)]
+        lines += generation(own, f"On a reduced set, with its own baseline: {file.stem}, {device}")
+    lines += [*searches(runs), *used(rows)]
     words = out.read_text("utf-8").partition(MARK)[0] if out.exists() else TITLE
     out.write_text(words + "\n".join(lines) + "\n", encoding="utf-8")
     print(f"wrote {out} of {sum(len(row.scores) for row in rows)} runs")
@@ -179,8 +186,8 @@ def grid(rows: Sequence[Row], head: Sequence[str], cell) -> list[str]:
 
 
 def mark(row: Row) -> str:
-    """A star for a method that is significantly better than none, two where Holm agrees."""
-    better = row.difference > 0 and row.p < LEVEL
+    """A star for a method that is better than none by the paper's test, two where Holm agrees."""
+    better = row.difference > 0 and row.p_student < LEVEL
     return (" **" if row.p_holm < LEVEL else " *") if better else ""
 
 
@@ -359,46 +366,52 @@ def generation(rows: Sequence[Row], title: str) -> list[str]:
     return [*lines, ""]
 
 
-def searches(work: Path) -> list[str]:
-    """What each weight scored on the part of the training items that weights are chosen on."""
-    records = [read(path) for path in sorted(work.glob("search--*.json"))]
+def searches(files: Sequence[Path]) -> list[str]:
+    """What each choice scored on the part of the training items that options are chosen on."""
+    records = [r for file in files for r in read_records(file) if r["search"]]
     if not records:
         return []
-    lines = ["## The search for weights", "", "Mean score times 100 on a fifth of the training"]
+    lines = ["## The search for weights and c1", "", "Mean score times 100 on a fifth of the"]
+    lines[-1] += " training items over the cells of model and task (seed 0), in how many cells the"
     lines[-1] += (
-        " items over the cells of model and task (seed 0), in how many cells the weight was"
+        " choice was best (ties count for each; the first of them is used), and in how many"
     )
-    lines[-1] += " best (ties count for each weight; the smallest of them is used), and in how many"
     lines[-1] += " the model called all items the same."
-    lines += ["", "| method | weight | cells | mean | best | all the same |"]
-    lines.append("| --- |" + " ---: |" * 5)
+    lines += ["", "| method | weight | c1 | cells | mean | best | all the same |"]
+    lines.append("| --- |" + " ---: |" * 6)
     best: dict[tuple[str, ...], float] = {}
     for record in records:
         cell = cell_of(record)
         best[cell] = max(best.get(cell, -math.inf), record["score"])
     order = [*TrainingMethod.by_name]
-    specs = sorted({r["spec"] for r in records}, key=lambda s: (place(s, order)[0], weight(s)))
-    for spec in specs:
+    found = sorted({r["spec"] for r in records}, key=lambda s: (place(s, order)[0], *chosen(s)))
+    for spec in found:
         mine = [r for r in records if r["spec"] == spec]
         known_scores = [r["score"] for r in mine if not math.isnan(r["score"])]
         wins = sum(r["score"] == best[cell_of(r)] for r in mine)
         same = sum(r.get("metrics", {}).get("n_called") == 1 for r in mine)
-        cells = [f"{weight(spec):g}", str(len(mine)), f"{100 * np.mean(known_scores):.2f}"]
-        lines.append(f"| {spec.partition(':')[0]} | {' | '.join(cells)} | {wins} | {same} |")
+        method, weight, c1 = chosen(spec)
+        cells = [f"{weight:g}", f"{c1:g}" if c1 else "", str(len(mine))]
+        cells.append(f"{100 * np.mean(known_scores):.2f}")
+        lines.append(f"| {method} | {' | '.join(cells)} | {wins} | {same} |")
     return [*lines, ""]
 
 
 def cell_of(record: dict) -> tuple[str, ...]:
-    return record["model"], record["task"], record["spec"].partition("weight=")[0]
+    return record["model"], record["task"], chosen(record["spec"])[0]
 
 
-def weight(spec: str) -> float:
-    return float(spec.partition("weight=")[2])
+def chosen(spec: str) -> tuple[str, float, float]:
+    """(the method as given, the weight and c1 that a search tries), 0 for a c1 that is not set."""
+    name, options = specs.parse(spec)
+    weight, c1 = options.pop("weight"), options.pop("c1", 0.0)
+    return specs.render(name, options), weight, c1
 
 
 def used(rows: Sequence[Row]) -> list[str]:
     lines = ["## Settings and options as used", "", "The same for every method of a task:", ""]
     names = ("epochs", "lr", "batch_size", "schedule", "max_length", "validation", "precision")
+    names += ("head",)
     lines.append("| model | task | " + " | ".join(names) + " | trained on | scored on |")
     lines.append("| --- | --- |" + " ---: |" * (len(names) + 2))
     for row in {(row.model, row.task): row for row in rows}.values():
@@ -424,15 +437,16 @@ def shown(value) -> str:
 TITLE = "# Calibration in training\n\n"
 TAIL = "log10 I1 | I2 | min/epoch | trained on | scored on"
 HEAD = [
-    "Made by `python benchmarks/glue.py --models DIR --data DIR --work DIR`, of the runs that are",
-    "in the folder. The head is one linear layer on the last layer's [CLS]. `cosine`, the two",
-    "`spectrum` and `isoscore-star` regularise that [CLS], the head's input, in every step (where",
-    "text is generated, cosine and spectrum the output embeddings), or what `on=` says; `isobn`",
-    "and `flow` stand between [CLS] and head, the flow trained along by its own likelihood, the",
-    "head's bias started from the labels, as the flow takes every mean away (where text is",
-    "generated, the output layer starts as its twin for the flow's rows); the `isotropy-layer`",
-    "is trained after fine-tuning, all else frozen. `*`: better than none at 5 % (Welch, as the",
-    "paper marks it); `**`: also by Holm over the methods.",
+    "Made by `python benchmarks/glue.py --models DIR --data DIR --runs FILE`, of the runs that are",
+    "in the file. `cosine` and the two `spectrum` regularise the output matrix W in every step (a",
+    "row a class, or a token where text is generated), as in the paper; with `on=cls`, and for",
+    "`isoscore-star`, the rows that W reads. `isobn` and `flow` stand before W, the flow trained",
+    "along by its own likelihood, the head's bias started from the labels, as the flow takes every",
+    "mean away (where text is generated, the output layer starts as its twin for the flow's rows);",
+    "the `isotropy-layer` is trained after fine-tuning, all else frozen. The head `model` is that",
+    "of transformers, as in the paper, `linear` one layer on [CLS] (last section). `*`: better",
+    "than none at 5 % by a two-sample t-test with equal variances, as in the paper; `**`: also by",
+    "Welch's test with Holm over the methods.",
     "",
 ]
 

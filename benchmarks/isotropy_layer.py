@@ -7,7 +7,7 @@
 Each model is fine-tuned on 70 % of a task's training items, with early stopping on the others by
 the task's metric; then body and head are frozen and the layer is trained between them. IsoBN is in
 place while the model is fine-tuned. Score, IsoScore and explained variance of the head's input are
-those of the dev set. Runs are kept in RUNS, one file each, and not run again. The tables have the
+those of the dev set. Runs are kept in RUNS, one line each, and not run again. The tables have the
 shape of tables 2 and 3 of the paper on the isotropy layer.
 """
 
@@ -142,7 +142,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the GLUE sets")
     parser.add_argument("--models", type=Path, help="folder of pretrained models")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--runs", type=Path, required=True, help="file of the records")
     parser.add_argument("--model", nargs="+", default=["distilbert-base-cased"])
     parser.add_argument("--task", nargs="+", default=["rte", "cola", "mrpc"])
     parser.add_argument("--seeds", type=int, default=5)
@@ -155,6 +155,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = {
         "validation": 0.3,
+        "head": "linear",
         "epochs": args.epochs,
         "max_train": args.max_train,
         "precision": args.precision,

@@ -3,8 +3,8 @@
     python docs/figures/make.py [FOLDER]
 
 The demo's word vectors before and after a repair, spaces that fool a metric, each measured with
-isotropy, seed 0 throughout; and the runs in results/runs. Writes SVG files, by default beside this
-script.
+isotropy, seed 0 throughout; and the runs in results/runs.jsonl and results/runs-search.jsonl.
+Writes SVG files, by default beside this script.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ N = 400
 SIDE = 260  # pixels of a panel
 BLUE, RED, GREY = "#3563a8", "#b3392f", "#666"
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "results" / "runs"
+RUNS = [ROOT / "results" / name for name in ("runs.jsonl", "runs-search.jsonl")]
 PAIRS = ROOT / "src" / "isotropy" / "cli" / "data" / "word_pairs.tsv"
 METHODS = {
     "isoscore-star": "IsoScore*",
     "isotropy-layer": "isotropy layer",
     "isobn": "IsoBN",
-    "spectrum-exponential": "spectrum, exp.",
-    "cosine": "cosine",
-    "spectrum-polynomial": "spectrum, pol.",
+    "spectrum-exponential:on=cls": "spectrum, exp.",
+    "cosine:on=cls": "cosine",
+    "spectrum-polynomial:on=cls": "spectrum, pol.",
     "flow:lr=0.001": "flow",
 }
 TILT = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
@@ -273,8 +273,10 @@ def searched(records: list[dict]) -> dict[str, dict[float, float]]:
     found: dict[str, dict[float, list[float]]] = {}
     for record in records:
         if record["search"]:
-            method, _, weight = record["spec"].partition(":weight=")
-            found.setdefault(method, {}).setdefault(float(weight), []).append(100 * record["score"])
+            method, _, weight = record["spec"].partition("weight=")
+            found.setdefault(method[:-1], {}).setdefault(float(weight), []).append(
+                100 * record["score"]
+            )
     return {
         method: {weight: float(np.mean(scores)) for weight, scores in sorted(weights.items())}
         for method, weights in found.items()
@@ -283,7 +285,8 @@ def searched(records: list[dict]) -> dict[str, dict[float, float]]:
 
 def training(folder: Path) -> None:
     """Mean gains in training with their intervals, and scores against a regulariser's weight."""
-    records = [json.loads(path.read_text("utf-8")) for path in sorted(RUNS.glob("*.json"))]
+    lines = [line for path in RUNS for line in path.read_text("utf-8").splitlines()]
+    records = [json.loads(line) for line in lines]
     drawing = Drawing(860, 330, "Mean gains of methods in training, and scores against weights")
     drawing.text(20, 28, "Points gained over plain fine-tuning", weight="bold")
     left, scale, middle = 150, 33, 150 + 33 * 6.5
@@ -307,7 +310,7 @@ def training(folder: Path) -> None:
         drawing.text(492, at(0, score)[1] + 5, f"{score}", GREY, "end")
     for step, words in enumerate(("-1", "least", "x 10", "x 100", "x 1000")):
         drawing.text(at(step, 0)[0], 292, words, GREY, "middle")
-    colours = {"cosine": BLUE, "isoscore-star": RED, "spectrum-polynomial": GREY}
+    colours = {"cosine:on=cls": BLUE, "isoscore-star": RED, "spectrum-polynomial:on=cls": GREY}
     for method, weights in searched(records).items():
         steps = [0, 2, 3, 4] if -1.0 in weights else [1, 2, 3, 4]
         xs, ys = zip(*map(at, steps, weights.values()), strict=True)
@@ -318,7 +321,8 @@ def training(folder: Path) -> None:
     drawing.save(folder / "training.svg")
 
 
-LOWER = {"cosine": -2, "spectrum-polynomial": 8, "isoscore-star": 22}  # so that names do not meet
+# so that names do not meet
+LOWER = {"cosine:on=cls": -2, "spectrum-polynomial:on=cls": 8, "isoscore-star": 22}
 
 
 def main(folder: Path) -> None:

@@ -24,7 +24,14 @@ def command(tmp_path, monkeypatch):
     tiny_models.bert(tmp_path / "models" / "tiny")
 
     def run(*arguments):
-        line = ["train", *arguments, "--out", tmp_path / "runs", "--models", tmp_path / "models"]
+        line = [
+            "train",
+            *arguments,
+            "--out",
+            tmp_path / "runs.jsonl",
+            "--models",
+            tmp_path / "models",
+        ]
         quick = ["--device", "cpu", "--epochs", "1"]
         quick += [] if "--seeds" in arguments else ["--seeds", "2"]
         return CliRunner().invoke(app, [str(word) for word in [*line, *quick]])
@@ -40,7 +47,7 @@ def test_a_table_of_methods_against_none(command, tmp_path):
     assert [line.split()[1:3] for line in lines[1:]] == [
         ["rte", "none"], ["rte", "isobn"], ["cola", "none"], ["cola", "isobn"],
     ]  # fmt: skip
-    assert len(list((tmp_path / "runs").glob("*.json"))) == 8
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 8
 
 
 def test_all_stands_for_every_method_and_json_has_the_figures(command):
@@ -82,12 +89,11 @@ def test_bad_input_gives_one_line(arguments, line, command, tmp_path):
     assert result.stdout == ""
     assert line in result.stderr
     assert result.stderr.count("\n") == 1
-    assert not list((tmp_path / "runs").glob("*.json"))
+    assert not (tmp_path / "runs.jsonl").exists()
 
 
 def test_a_record_that_is_none_is_named(command, tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "tiny--rte--none--seed0.json").write_text("{")
+    (tmp_path / "runs.jsonl").write_text("{}\n")
     result = command("rte", "--model", "tiny")
     assert result.exit_code == 2
-    assert "is not the record of a run. Move it away." in result.stderr
+    assert "line 1 must be the record of a run" in result.stderr

@@ -24,6 +24,7 @@ def losses(d):
     directions = torch.linalg.qr(rows(d, d, seed=8)).Q[:, : d // 2]
     return {
         "mean_cosine": F.mean_cosine,
+        "cosine_penalty": F.cosine_penalty,
         "isoscore": F.isoscore,
         "isoscore_star": lambda X: F.isoscore_star(X, known, 0.3),
         "log_inverse": lambda X: F.log_inverse(F.isoscore(X)),
@@ -51,8 +52,21 @@ def test_mean_cosine_is_the_sum_over_pairs(shape):
     n = len(X)
     assert F.mean_cosine(X).item() == pytest.approx(cosines.sum().item() / (n * (n - 1)))
     assert F.mean_cosine(X).item() == pytest.approx(metrics.mean_cosine(X))
-    regulariser = F.mean_cosine(X) * (n - 1) / n
-    assert regulariser.item() == pytest.approx(cosines.sum().item() / n**2)
+    assert F.cosine_penalty(X).item() == pytest.approx(cosines.sum().item() / n**2)
+
+
+def test_departure_4_cosine_penalty_of_one_row_is_zero_and_zero_rows_count():
+    """(1/|V|^2) sum_{i != j} cos: no pairs give 0; of e1, e1, 0 two of nine ordered pairs are 1."""
+    one = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    F.cosine_penalty(one).backward()
+    assert F.cosine_penalty(one).item() == pytest.approx(0, abs=1e-6)
+    assert one.grad.abs().max() < 1e-6
+    X = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    value = F.cosine_penalty(X)
+    value.backward()
+    assert value.item() == pytest.approx(2 / 9)
+    assert torch.isfinite(X.grad).all()
+    assert not X.grad[2].any()
 
 
 def test_mean_cosine_leaves_zero_rows_out():

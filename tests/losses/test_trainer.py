@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 trainer_module = importlib.import_module("isotropy.losses.trainer")
 regularizers_module = importlib.import_module("isotropy.losses.regularizers")
+methods = importlib.import_module("isotropy.trial.methods")
 Regularizer, Tensors = regularizers_module.Regularizer, regularizers_module.Tensors
 
 
@@ -219,8 +220,20 @@ def test_a_tensor_that_the_model_does_not_have_is_said(folder, tmp_path):
     bare = Tensors(cls=torch.ones(3, 2))
     with pytest.raises(InputError, match="one of cls, got 'output'"):
         Regularizer("cosine", on="output")(bare)
-    with pytest.raises(InputError, match="at least 2 rows, got 1"):
-        Regularizer("cosine", on="cls")(Tensors(cls=torch.ones(1, 2)))
+
+
+def test_departure_4_an_output_matrix_of_one_row_has_no_cosine_penalty():
+    penalty = Regularizer("cosine")(Tensors(output=torch.tensor([[3.0, 4.0]])))
+    assert float(penalty) == pytest.approx(0, abs=1e-6)
+
+
+def test_departure_1_and_5_regularizers_have_the_papers_tensor_and_one_set_of_defaults():
+    for what in ("cosine", "spectrum-polynomial", "spectrum-exponential"):
+        assert Regularizer(what).options == methods.method_of(what).regularizer(None).options
+        assert Regularizer(what).on == "output"
+    assert Regularizer("isoscore-star").on == "cls"
+    constants = Regularizer("spectrum-exponential").options
+    assert constants == {"weight": 1.0, "on": "output", "c1": None, "c2": 0.1, "gamma": 0.5}
 
 
 def test_the_first_target_of_the_spectrum_is_the_largest_value_found():

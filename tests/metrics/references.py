@@ -64,8 +64,8 @@ def variances(X):
     return values
 
 
-def explained_variance(X, k=1):
-    values = variances(X)
+def explained_variance(X, k=1, center=True):
+    values = variances(X) if center else singular_values(X) ** 2
     return values[:k].sum() / values.sum()
 
 

@@ -22,6 +22,8 @@ PLAIN = [
     ("explained_variance", {}),
     ("explained_variance", {"k": 3}),
     ("explained_variance", {"k": 8}),
+    ("explained_variance", {"k": 1, "center": False}),
+    ("explained_variance", {"k": 3, "center": False}),
     ("effective_rank", {}),
     ("effective_rank", {"center": True}),
     ("mean_norm_ratio", {}),

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from isotropy.errors import InputError
 from isotropy.trial.settings import TrainingSettings, settings_for
 from isotropy.trial.summary import summary, table
 
-from .. import tiny_models
-from . import trial_data
-
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 running = importlib.import_module("isotropy.trial.run")
@@ -25,44 +23,11 @@ jobs = importlib.import_module("isotropy.trial.settings")
 trials = importlib.import_module("isotropy.trial.trial")
 methods = importlib.import_module("isotropy.trial.methods")
 networks = importlib.import_module("isotropy.trial.networks")
+records = importlib.import_module("isotropy.trial.records")
 Job, TrainingMethod, Trial = jobs.Job, methods.TrainingMethod, trials.Trial
 
 ENCODERS = ("rte", "stsb", "stsb-siamese")
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    """(folder of tasks, folder of models)."""
-    folder = tmp_path_factory.mktemp("trial")
-    tiny_models.bert(folder / "models" / "bert")
-    tiny_models.t5(folder / "models" / "t5")
-    return trial_data.tasks(folder / "data"), folder / "models"
-
-
-@pytest.fixture
-def job(places):
-    """job(task, spec, seed=0, model="bert", **settings)."""
-    data, models = places
-
-    def make(task, spec, seed=0, model="bert", search=0.0, **settings):
-        settings = settings_for(task, model, **{"epochs": 2, "batch_size": 8, **settings})
-        return Job(task, str(models / model), spec, spec, seed, settings, str(data), "cpu", search)
-
-    return make
-
-
-@pytest.fixture
-def trial(places, tmp_path):
-    data, models = places
-
-    def make(tasks=("rte",), methods=("none",), model="bert", **options):
-        settings = {"epochs": 1, "batch_size": 8, "max_train": 24, **options.pop("settings", {})}
-        options = {"n_seeds": 1, "device": "cpu", "out": tmp_path / "runs"} | options
-        return Trial(
-            tasks, [model], methods, data=data, folder=models, settings=settings, **options
-        )
-
-    return make
+ON_OUTPUT = ("cosine", "spectrum-polynomial", "spectrum-exponential")
 
 
 def same(first, second):
@@ -75,7 +40,8 @@ def same(first, second):
 @pytest.mark.parametrize("method", list(TrainingMethod.by_name))
 @pytest.mark.parametrize("task", ENCODERS)
 def test_every_method_runs_on_every_kind_of_task(task, method, job):
-    record = running.run(job(task, method))
+    on_cls = ":on=cls" if task == "stsb-siamese" and method in ON_OUTPUT else ""
+    record = running.run(job(task, method + on_cls))
     assert record["status"] == "finished"
     assert record["metric"] in record["metrics"]
     assert len(record["losses"]) == 2
@@ -141,22 +107,100 @@ def trained(job):
     return found
 
 
-def test_loss_of_a_run_has_the_weighted_penalty(job):
-    """Of one batch, the loss is that of none plus (1/n^2) sum of cosines, written out."""
+@pytest.mark.parametrize("on", ["output", "cls"])
+def test_departure_1_loss_of_a_run_has_the_penalty_of_the_output_matrix(on, job):
+    """Of one batch, the loss is that of none plus (1/n^2) sum of cosines, written out.
+
+    The paper's form, which a spec without `on` has, is that of the classification head's rows.
+    """
     settings = {"epochs": 1, "batch_size": 48}
-    plain, penalised = (
-        running.prepare(job("rte", s, **settings)) for s in ("none", "cosine:weight=0.5")
-    )
+    spec = "cosine:weight=0.5" if on == "output" else "cosine:weight=0.5,on=cls"
+    plain, penalised = (running.prepare(job("rte", s, **settings)) for s in ("none", spec))
     for one in (plain, penalised):
         one.network.dropout.p = 0.0
         one.network.body.eval()
         one.network.train = lambda mode=True: None
-    rows = plain.network(plain.train.batch(np.arange(48))).features.detach().double().numpy()
+    passed = plain.network(plain.train.batch(np.arange(48)))
+    rows = plain.network.head.weight if on == "output" else passed.features
+    rows = rows.detach().double().numpy()
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     products = unit @ unit.T
-    expected = 0.5 * (products.sum() - np.trace(products)) / 48**2
-    difference = penalised.record()["losses"][0] - plain.record()["losses"][0]
-    assert difference == pytest.approx(expected, rel=1e-5)
+    expected = 0.5 * (products.sum() - np.trace(products)) / len(rows) ** 2
+    record = penalised.record()
+    assert record["options"] == {"weight": 0.5, "on": on}
+    difference = record["losses"][0] - plain.record()["losses"][0]
+    assert difference == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_departure_1_recorded_isotropy_is_that_of_the_output_matrix(job):
+    """I1 over both signs of each eigenvector of W'W, written out."""
+    run = running.prepare(job("rte", "spectrum-polynomial"))
+    found = run.record()["geometry"]["after"]["output"]
+    W = run.network.output.detach().double().numpy()
+    assert W.shape == (2, 16)
+    directions = np.linalg.eigh(W.T @ W)[1]
+    Z = np.exp(np.concatenate([W @ directions, -W @ directions], axis=1)).sum(axis=0)
+    assert found["i1"] == pytest.approx(Z.min() / Z.max(), rel=1e-4)
+
+
+def test_departure_7_records_have_explained_variance_to_20_centred_and_not():
+    rows = np.random.default_rng(0).standard_normal((60, 24)).astype(np.float32) + 0.5
+    found = running.measured(rows)
+    for name, X in (
+        ("explained_variance", rows - rows.mean(axis=0)),
+        ("explained_variance_uncentered", rows),
+    ):
+        squares = np.linalg.svd(X.astype(np.float64), compute_uv=False) ** 2
+        expected = np.cumsum(squares)[:20] / squares.sum()
+        np.testing.assert_allclose(found[name], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Bert", "DistilBert", "Roberta", "XLMRoberta", "MPNet", "Electra"]
+)
+def test_departure_8_the_models_own_head_is_that_of_transformers(kind):
+    """Scores of its classifier with the same weights; and those of one linear layer on [CLS]."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24}
+    sizes |= {"num_attention_heads": 2, "embedding_size": 16}
+    if kind == "DistilBert":
+        sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=40, num_labels=3, **sizes)
+    whole = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    for part in whole.modules():
+        if isinstance(part, torch.nn.Linear):
+            torch.nn.init.normal_(part.weight, std=0.5)
+            torch.nn.init.normal_(part.bias)
+    own = networks.Classifier(whole.base_model, 3, "model").eval()
+    body = {id(part) for part in whole.base_model.modules()}
+    pairs = zip(
+        [p for p in whole.modules() if isinstance(p, torch.nn.Linear) and id(p) not in body],
+        [p for p in own.modules() if isinstance(p, torch.nn.Linear) and id(p) not in body],
+        strict=True,
+    )
+    for theirs, ours in pairs:
+        ours.load_state_dict(theirs.state_dict())
+    ids = torch.randint(5, 40, (4, 7))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    batch = networks.TrainingBatch(inputs, torch.zeros(4, dtype=torch.long), np.arange(4))
+    with torch.no_grad():
+        expected = whole(**inputs).logits
+        torch.testing.assert_close(own(batch).scores, expected)
+        linear = networks.Classifier(whole.base_model, 3, "linear").eval()
+        linear.head.load_state_dict(own.head.state_dict())
+        states = whole.base_model(**inputs).last_hidden_state[:, 0]
+        torch.testing.assert_close(linear(batch).scores, own.head(states))
+    assert own.dropout.p == next(
+        part.p for part in reversed(list(whole.modules())) if isinstance(part, torch.nn.Dropout)
+    )
+
+
+def test_a_model_without_a_known_head_needs_a_linear_one():
+    config = transformers.AlbertConfig(hidden_size=16, intermediate_size=8, num_attention_heads=2)
+    body = transformers.AlbertModel(config)
+    with pytest.raises(InputError, match="head must be 'linear' for a model of kind 'albert'"):
+        networks.Classifier(body, 2, "model")
+    assert networks.Classifier(body, 2, "linear").n_features == 16
 
 
 def test_the_flow_learns_from_likelihood_alone_and_the_rest_from_the_task_alone():
@@ -324,7 +368,7 @@ def test_a_killed_run_leaves_no_record(trial, tmp_path, monkeypatch):
     seen = []
     trial(methods=["none", "cosine"]).run(seen.append)
     assert [record["method"] for record in seen] == ["cosine"]
-    assert sorted(p.suffix for p in (tmp_path / "runs").iterdir()) == [".json", ".json"]
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
 
 
 def test_records_of_other_settings_are_refused(trial):
@@ -340,51 +384,81 @@ def test_records_are_replaced_when_asked_and_files_of_others_never(trial, tmp_pa
         trial(overwrite=overwrite).run()
     assert len(seen) == 2
     trial(overwrite=True, settings={"lr": 1e-3}).run()
-    (path,) = (tmp_path / "runs").iterdir()
-    for text in ("{}", "[3]", "my own notes"):
+    path = tmp_path / "runs.jsonl"
+    assert [r["settings"]["lr"] for r in records.read_records(path)] == [1e-3]
+    for text in ("{}", "[3]", "my own notes", path.read_text() + "mine", '{"task":3}\n'):
         path.write_text(text)
-        with pytest.raises(InputError, match=r"is not the record of a run\. Move it away\."):
+        with pytest.raises(InputError, match=r"line \d must be the record of a run.*Move the file"):
             trial(overwrite=True).run()
         assert path.read_text() == text
-    with pytest.raises(InputError, match="--out must be a folder, got the file"):
-        trial(out=path)
+    with pytest.raises(InputError, match="--out must be a file, got the folder"):
+        trial(out=tmp_path)
+
+
+def test_records_in_results_are_read_and_say_what_they_regularised():
+    """Those made when [CLS] was regularised by default are not taken for the paper's form."""
+    files = sorted((Path(__file__).parents[2] / "results").glob("runs*.jsonl"))
+    if not files:
+        pytest.skip("there are no results beside the tests")
+    for file in files:
+        for record in records.read_records(file):
+            method = methods.method_of(record["spec"])
+            on = record["options"].get("on")
+            if isinstance(method, methods.RegularizedMethod) and on is not None:
+                usual = None if record["task"] not in ("multi30k", "cnndm") else method.on_generated
+                assert method.regularizer(method.on or usual).options["on"] == on
+
+
+def test_a_record_torn_by_a_kill_is_dropped_and_its_run_repeated(trial, tmp_path):
+    first = trial(methods=["none", "isobn"]).run()
+    path = tmp_path / "runs.jsonl"
+    whole = path.read_bytes()
+    second = whole.index(b"\n") + 1
+    for cut in (second + 3, second + 400, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        seen = []
+        again = trial(methods=["none", "isobn"]).run(seen.append)
+        assert [record["method"] for record in seen] == ["isobn"]
+        assert all(same(a, b) for a, b in zip(first, again, strict=True))
+        assert len(records.read_records(path)) == path.read_bytes().count(b"\n") == 2
 
 
 @pytest.mark.parametrize("what", ["data", "weights"])
 def test_records_of_other_inputs_are_refused(what, trial, places, tmp_path):
     data, models = (shutil.copytree(place, tmp_path / place.name) for place in places)
     here = {"data": data, "folder": models}
-    Trial(["rte"], ["bert"], ["none"], tmp_path / "runs", 1, device="cpu", **here).run()
+    Trial(["rte"], ["bert"], ["none"], tmp_path / "runs.jsonl", 1, device="cpu", **here).run()
     changed = {"data": data / "rte" / "dev.tsv", "weights": models / "bert" / "model.safetensors"}
     content = bytearray(changed[what].read_bytes())
     content[-2] = content[-2] ^ 1
     changed[what].write_bytes(content)
     for cached in (jobs.read_once, jobs.data_checksum, jobs.weights_checksum):
         cached.cache_clear()
-    with pytest.raises(InputError, match=f"records a run with other {what}. Choose another --out"):
-        Trial(["rte"], ["bert"], ["none"], tmp_path / "runs", 1, device="cpu", **here).run()
+    with pytest.raises(InputError, match=f"records a run of .* with other {what}. Choose"):
+        Trial(["rte"], ["bert"], ["none"], tmp_path / "runs.jsonl", 1, device="cpu", **here).run()
 
 
 def test_a_search_is_refused_at_once_where_runs_without_one_are(trial):
     trial(methods=["none", "cosine"]).run()
     seen = []
-    with pytest.raises(InputError, match=r"run with cosine \(now cosine:weight=0.01\)"):
+    with pytest.raises(InputError, match=r"seed0 with cosine \(now cosine:weight=0.01\)"):
         trial(methods=["none", "cosine"], search=True).run(seen.append)
     assert not seen
 
 
 def test_a_search_chooses_on_training_items_and_is_kept(trial, tmp_path):
     made = trial(methods=["none", "cosine"], search=True)
-    records = made.run()
-    searches = [trials.read(path) for path in (tmp_path / "runs").glob("search--*.json")]
+    found = made.run()
+    kept = records.read_records(tmp_path / "runs.jsonl")
+    searches = [record for record in kept if record["search"]]
     assert len(searches) == len(TrainingMethod.by_name["cosine"].searched)
     assert {r["n_train"] + r["n_evaluated"] for r in searches} == {24}
     best = max(r["score"] for r in searches)
-    chosen = [r for r in searches if r["spec"] == records[1]["spec"]]
+    chosen = [r for r in searches if r["spec"] == found[1]["spec"]]
     assert chosen[0]["score"] == best
-    assert records[1]["method"] == "cosine"
-    assert records[1]["spec"] in table(summary(records))
-    assert made.run() == records
+    assert found[1]["method"] == "cosine"
+    assert found[1]["spec"] in table(summary(found))
+    assert made.run() == found
 
 
 def test_first_seeds_come_first(trial):
@@ -437,7 +511,6 @@ def test_wrong_methods_are_refused_before_anything_runs(spec, line, trial):
     [
         ("rte", "bert", "cosine:on=hidden:9", "from hidden:0 to hidden:3, got 'hidden:9'"),
         ("stsb-siamese", "bert", "cosine:on=output", "one of input, cls, got 'output'"),
-        ("stsb", "bert", "cosine:on=output", "at least 2 rows, got 1"),
         ("multi30k", "t5", "cosine:on=cls", "one of output, input, got 'cls'"),
         ("multi30k", "t5", "isobn", "method must be one for tasks of generation, got 'isobn'"),
         (
@@ -487,13 +560,73 @@ def test_options_of_methods_are_found_by_their_names():
     assert dataclasses.asdict(methods.method_of("flow:lr=0.01")) == {"lr": 0.01}
 
 
+def test_departure_5_the_isotropy_layer_and_isobn_have_one_set_of_defaults():
+    from isotropy.losses import IsoBatchNorm, JointLoss
+    from isotropy.repairs import LearnedLayer
+
+    layer, method = LearnedLayer(), methods.method_of("isotropy-layer")
+    assert (layer.learning_rate, layer.n_epochs, layer.batch_size, layer.alpha) == (
+        method.layer_lr, method.layer_epochs, method.layer_batch, method.alpha,
+    )  # fmt: skip
+    assert layer.patience == TrainingSettings().patience
+    assert (layer.alpha, layer.smoothing) == (JointLoss().alpha, JointLoss().smoothing)
+    norm, isobn = IsoBatchNorm(3), methods.method_of("isobn")
+    assert (norm.momentum, norm.eps) == (isobn.momentum, isobn.eps)
+
+
+def test_departure_14_the_flow_learns_at_the_networks_rate():
+    assert methods.method_of("flow").own_lr is None
+    assert methods.method_of("flow:lr=0.001").own_lr == 1e-3
+
+
 def test_a_search_keeps_the_options_that_were_given(trial):
     seen = []
-    trial(methods=["cosine:on=output"], search=True).run(seen.append)
+    trial(methods=["cosine:on=cls"], search=True).run(seen.append)
     specs = [record["spec"] for record in seen if record["search"]]
-    assert specs[0] == "cosine:on=output,weight=0.01"
-    assert seen[-1]["method"] == "cosine:on=output"
+    assert specs[0] == "cosine:on=cls,weight=0.01"
+    assert seen[-1]["method"] == "cosine:on=cls"
     assert not [r for r in trial(methods=["isobn"], search=True).run() if r["search"]]
+
+
+def test_departure_2_c1_is_searched_and_pushes_the_output_matrix(job):
+    """Without c1 nothing pulls on the largest singular value; with a small one all of them fall."""
+    grid = {
+        tuple(methods.specs.parse(spec)[1].items())
+        for spec in methods.searched_specs("spectrum-polynomial")
+    }
+    assert grid == {
+        (("weight", weight), ("c1", c1))
+        for c1 in (0.01, 1.0, 10.0)
+        for weight in (0.01, 1.0, 1e4, 1e6)
+    }
+    given = methods.searched_specs("spectrum-exponential:c1=0.5,on=cls")
+    assert given == [
+        f"spectrum-exponential:c1=0.5,on=cls,weight={w}" for w in (0.01, 1.0, 1e4, 1e6)
+    ]
+    assert not methods.searched_specs("spectrum-exponential:c1=0.5,weight=2")
+    settings = {"lr": 1e-3, "epochs": 8}
+    for spec in ("spectrum-polynomial:weight=100", "spectrum-exponential:weight=100"):
+        own, collapsed = (trained(job("rte", s, **settings)) for s in (spec, f"{spec},c1=0.001"))
+        values = [torch.linalg.svdvals(run.network.output.detach()) for run in (own, collapsed)]
+        assert values[1].max() < 0.1 * values[0].max()
+        after = running.measured(collapsed.network.output.detach().numpy())
+        assert after["i1"] > 0.99
+
+
+def test_one_choice_for_all_tasks_is_that_of_the_tasks_searched_on(trial):
+    seen = []
+    made = trial(["cola", "rte"], ["none", "cosine"], search=True, search_on=["rte", "mrpc"])
+    found = made.run(seen.append)
+    searched = [record for record in seen if record["search"]]
+    assert {record["task"] for record in searched} == {"rte", "mrpc"}
+    scores = {}
+    for record in searched:
+        scores[record["spec"]] = scores.get(record["spec"], 0.0) + record["score"]
+    chosen = {r["spec"] for r in found if r["method"] == "cosine"}
+    assert chosen == {max(scores, key=scores.get)}
+    assert made.run() == found
+    with pytest.raises(InputError, match="TASK must be one of"):
+        trial(search=True, search_on=["glue"])
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from isotropy.trial.summary import recorded_geometry, remarks, summary, table, welch
+from isotropy.trial.summary import mean_difference, recorded_geometry, remarks, summary, table
 
 
 def records(method, scores, task="rte", **more):
@@ -24,21 +24,35 @@ def test_welch_is_the_formula():
     freedom = sum(variances) ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 2)
     p = 2 * scipy.stats.t.sf(abs(t), freedom)
     half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(sum(variances))
-    difference, low, high, found = welch(a.tolist(), b.tolist())
-    assert difference == pytest.approx(a.mean() - b.mean())
-    assert found == pytest.approx(p)
-    assert (low, high) == pytest.approx((difference - half, difference + half))
+    found = mean_difference(a.tolist(), b.tolist())
+    assert found.difference == pytest.approx(a.mean() - b.mean())
+    assert found.p == pytest.approx(p)
+    ends = found.difference - half, found.difference + half
+    assert (found.low, found.high) == pytest.approx(ends)
+
+
+def test_departure_9_the_papers_mark_is_a_two_sample_t_test_with_equal_variances():
+    a, b = np.array([0.61, 0.66, 0.64]), np.array([0.58, 0.60, 0.59, 0.61])
+    pooled = (2 * a.var(ddof=1) + 3 * b.var(ddof=1)) / 5
+    t = (a.mean() - b.mean()) / math.sqrt(pooled * (1 / 3 + 1 / 4))
+    expected = 2 * scipy.stats.t.sf(abs(t), 5)
+    assert mean_difference(a.tolist(), b.tolist()).p_student == pytest.approx(expected)
+    _, row = summary(records("none", b.tolist()) + records("cosine", a.tolist()))
+    assert row.p_student == pytest.approx(expected)
+    assert row.p != pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("scores", "baseline"), [([0.5, 0.5], [0.6, 0.6]), ([0.5], [0.6, 0.7]), ([], [0.6, 0.7])]
 )
 def test_no_variance_or_too_few_runs_give_nan(scores, baseline):
-    assert math.isnan(welch(scores, baseline)[3])
+    found = mean_difference(scores, baseline)
+    assert math.isnan(found.p)
+    assert math.isnan(found.p_student)
 
 
 def test_one_side_without_variance_is_still_tested():
-    assert 0 < welch([0.5, 0.5, 0.5], [0.6, 0.7, 0.8])[3] < 1
+    assert 0 < mean_difference([0.5, 0.5, 0.5], [0.6, 0.7, 0.8]).p < 1
 
 
 def test_rows_have_mean_deviation_median_and_holm_over_methods():

@@ -74,6 +74,14 @@ class RunSettings:
     part: Annotated[
         Literal["dev", "test"] | None, Option(help="Part to score [dev].", show_default=False)
     ] = None
+    head: Annotated[
+        Literal["model", "linear"] | None,
+        Option(
+            help="Head of classifiers: the model's own in transformers, such as BERT's pooler, "
+            "tanh and linear layer; or one linear layer on [CLS] [model].",
+            show_default=False,
+        ),
+    ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bf16"] | None,
         Option(
@@ -83,8 +91,8 @@ class RunSettings:
 
 
 @command(
-    "isotropy train rte --model ./my-model --method none --method cosine --data data --out runs",
-    "isotropy train rte cola --model bert-base-cased --method all --seeds 2 --data data --out runs",
+    "isotropy train rte --model ./my-model --method none --method cosine --data data --out r.jsonl",
+    "isotropy train rte cola --model bert-base-cased --method all --data data --out runs.jsonl",
 )
 def train(
     tasks: Annotated[
@@ -108,7 +116,8 @@ def train(
     out: Annotated[
         Path,
         Option(
-            help="Folder for one JSON file per run; finished runs are not repeated.",
+            help="File for one line of JSON per run, such as runs.jsonl; finished runs are not "
+            "repeated.",
             show_default=False,
         ),
     ],
@@ -116,7 +125,8 @@ def train(
         list[str] | None,
         Option(
             help=f"{', '.join(METHODS)}, or all; repeatable. Options follow a colon: "
-            "cosine:weight=0.1,on=output [none]. isobn and isotropy-layer don't work for "
+            "cosine:weight=0.1,on=cls [none]. cosine and spectrum act on the output matrix (the "
+            "head's weights); on=cls is its input. isobn and isotropy-layer don't work for "
             "generation.",
             show_default=False,
         ),
@@ -126,10 +136,19 @@ def train(
         bool,
         Option(
             "--search",
-            help="First choose the weight of each regularizer on a fifth of the training items: "
-            "cosine from 0.01 to 10, spectrum from 1e-5 to 1e-2, isoscore-star from -1 to 10.",
+            help="First choose the weight of each regularizer on a fifth of the training items "
+            "(cosine from 0.01 to 10, spectrum from 0.01 to 1e6, isoscore-star from -1 to 10), "
+            "and c1 of spectrum from 0.01 to 10, unless they are given.",
         ),
     ] = False,
+    search_on: Annotated[
+        list[str] | None,
+        Option(
+            help="With --search: choose for all tasks by the mean score on this TASK; repeatable "
+            "[each task for itself].",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         Option(
@@ -143,10 +162,18 @@ def train(
         Option(envvar="ISOTROPY_MODELS", help="Folder in which to look for models first."),
     ] = None,
     settings: RunSettings,
+    save: Annotated[
+        Path | None,
+        Option(
+            help="Keep the fine-tuned encoders, without their heads, for isotropy layers, compare "
+            "and transformers: in this folder, or in one subfolder per run if there are several.",
+            show_default=False,
+        ),
+    ] = None,
     device: ModelDeviceOption = None,
     jobs: Annotated[int, Option(help="Runs at the same time, each in a process.", min=1)] = 1,
     overwrite: Annotated[
-        bool, Option("--overwrite", help="Repeat finished runs, and replace their files.")
+        bool, Option("--overwrite", help="Repeat finished runs, and replace what they wrote.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -169,12 +196,14 @@ def train(
         out,
         n_seeds=seeds,
         search=search,
+        search_on=search_on or (),
         data=data,
         folder=models,
         device=device,
         jobs=jobs,
         settings=vars(settings),
         overwrite=overwrite,
+        save=save,
     )
     rows = summary(trial.run(_say_run))
     if as_json:

@@ -16,6 +16,7 @@ from isotropy import checks
 from isotropy.errors import InputError, public
 
 __all__ = [
+    "cosine_penalty",
     "isoscore",
     "isoscore_star",
     "log_inverse",
@@ -47,9 +48,8 @@ def mean_cosine(X: Any) -> Any:
 
     Notes
     -----
-    The value of `isotropy.metrics.mean_cosine`. The cosine regulariser of Gao et al. 2019 divides
-    by n^2: it is (n - 1)/n of this. Zero rows have no direction: they are excluded, and their
-    gradient is zero.
+    The value of `isotropy.metrics.mean_cosine`. Zero rows have no direction: they are excluded, and
+    their gradient is zero. `cosine_penalty` counts them.
 
     Examples
     --------
@@ -58,13 +58,45 @@ def mean_cosine(X: Any) -> Any:
     tensor(0.3333)
     """
     several_rows(X.shape[0])
-    norms = torch.linalg.vector_norm(X, dim=1)
-    directed = norms > 0
-    n = int(directed.sum())
+    total, directed = _unit_sum(X)
+    n = int(directed)
     if n < 2:
         raise InputError(f"X must have at least 2 rows that are not zero, got {n}.")
-    total = torch.where(directed, 1 / torch.where(directed, norms, 1.0), 0.0) @ X
     return (total @ total - n) / (n * (n - 1))
+
+
+@public
+@full_precision
+def cosine_penalty(X: Any) -> Any:
+    r"""(1/n^2) sum_{i != j} cos(x_i, x_j), in (-1, 1), differentiable; zero for one row.
+
+    (||s||^2 - m)/n^2 with s the sum of unit rows and m the number of rows that are not zero.
+
+    Parameters
+    ----------
+    X : tensor of shape (n_samples, n_features)
+
+    Notes
+    -----
+    Cosine regularisation of Gao et al. 2019, as in section 3 of Ding et al. 2022. Zero rows have no
+    cosines but count in n; their gradient is zero.
+
+    Examples
+    --------
+    >>> import torch
+    >>> cosine_penalty(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]))
+    tensor(0.2222)
+    """
+    total, directed = _unit_sum(X)
+    return (total @ total - directed) / X.shape[0] ** 2
+
+
+def _unit_sum(X: Any) -> tuple[Any, Any]:
+    """(the sum of unit rows, the number of rows that are not zero)."""
+    norms = torch.linalg.vector_norm(X, dim=1)
+    directed = norms > 0
+    total = torch.where(directed, 1 / torch.where(directed, norms, 1.0), 0.0) @ X
+    return total, directed.sum()
 
 
 @public

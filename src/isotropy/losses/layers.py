@@ -11,6 +11,7 @@ from torch import nn
 from isotropy import checks
 from isotropy.errors import public
 from isotropy.losses.base import matrix, scatter, several_rows, summed
+from isotropy.losses.defaults import ALPHA, EPS, MOMENTUM, SMOOTHING
 
 Variant = Literal["frozen", "joint", "alternating"]
 
@@ -118,7 +119,9 @@ class JointLoss(nn.Module):
     tensor(2.2500)
     """
 
-    def __init__(self, alpha: float = 0.5, smoothing: float = 0.15, eps: float = 1e-8) -> None:
+    def __init__(
+        self, alpha: float = ALPHA, smoothing: float = SMOOTHING, eps: float = 1e-8
+    ) -> None:
         super().__init__()
         self.alpha = checks.real(alpha, "alpha", -math.inf)
         self.smoothing = checks.real(smoothing, "smoothing", 0.0, 1.0)
@@ -176,7 +179,7 @@ class IsoBatchNorm(nn.Module):
     """
 
     def __init__(
-        self, d: int, momentum: float = 0.05, eps: float = 1e-3, beta: float = 0.5
+        self, d: int, momentum: float = MOMENTUM, eps: float = EPS, beta: float = 0.5
     ) -> None:
         super().__init__()
         checks.integer(d, "d", 1)

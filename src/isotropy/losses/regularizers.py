@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from isotropy import checks, specs
 from isotropy.errors import InputError, public
-from isotropy.losses.functional import isoscore, isoscore_star, mean_cosine, spectrum_penalty
+from isotropy.losses.functional import (
+    Decay,
+    cosine_penalty,
+    isoscore,
+    isoscore_star,
+    spectrum_penalty,
+)
 from isotropy.losses.layers import RunningCovariance
 
 Tensor = Any
@@ -76,32 +81,17 @@ def layer_of(on: str) -> int | None:
     return int(number)
 
 
-def _cosine(X: Tensor, batch: bool) -> Tensor:
-    """(1/n^2) sum_{i != j} cos(x_i, x_j): equation of section 3 in Ding et al. 2022."""
-    if len(X) < 2:
-        raise InputError(
-            f"X must have at least 2 rows, got {len(X)}. Regularise another tensor, or use larger "
-            "batches."
-        )
-    return mean_cosine(X) * ((len(X) - 1) / len(X))
-
-
 @dataclass
 class Spectrum:
-    """sum_k (sigma_k - target_k)^2, with target c1 k^gamma or c1 exp(-c2 k^gamma).
+    """`spectrum_penalty` with the fields as its constants.
 
     If c1 is None it is set at the first call, so that the first target is the largest singular
     value. For a batch, the singular values are those of X/sqrt(n), which don't grow with n.
     """
 
-    decay: str
-    c1: float | None = None
-    c2: float = 0.01
-    gamma: float | None = None
+    decay: ClassVar[Decay]
 
-    def __post_init__(self) -> None:
-        if self.gamma is None:
-            self.gamma = -0.5 if self.decay == "polynomial" else 1.0
+    c1: float | None = None
 
     def __call__(self, X: Tensor, batch: bool) -> Tensor:
         if batch:
@@ -109,16 +99,32 @@ class Spectrum:
         if self.c1 is None:
             with torch.no_grad():
                 largest = float(torch.linalg.matrix_norm(X.double(), ord=2))
-            self.c1 = largest * (math.exp(self.c2) if self.decay == "exponential" else 1.0)
-        return spectrum_penalty(X, decay=self.decay, c1=self.c1, c2=self.c2, gamma=self.gamma)
+            self.c1 = largest * math.exp(asdict(self).get("c2", 0.0))
+        return spectrum_penalty(X, self.decay, **asdict(self))
 
 
+@dataclass
+class PolynomialSpectrum(Spectrum):
+    decay = "polynomial"
+
+    gamma: float = -0.5
+
+
+@dataclass
+class ExponentialSpectrum(Spectrum):
+    decay = "exponential"
+
+    c2: float = 0.1
+    gamma: float = 0.5
+
+
+@dataclass
 class IsoscoreStar:
     """1 - IsoScore of (1 - zeta) C_batch + zeta C_running."""
 
-    def __init__(self, zeta: float = 0.2, momentum: float = 0.05) -> None:
-        self.zeta, self.momentum = zeta, momentum
-        self.running: RunningCovariance | None = None
+    zeta: float = 0.2
+    momentum: float = 0.05
+    running: RunningCovariance | None = field(default=None, init=False)
 
     def __call__(self, X: Tensor, batch: bool) -> Tensor:
         if self.running is None:
@@ -128,12 +134,13 @@ class IsoscoreStar:
 
 Penalty = Callable[[Tensor, bool], Tensor]
 PENALTIES: dict[str, Callable[..., Penalty]] = {
-    "cosine": lambda: _cosine,
-    "spectrum-polynomial": partial(Spectrum, "polynomial"),
-    "spectrum-exponential": partial(Spectrum, "exponential"),
+    "cosine": lambda: lambda X, batch: cosine_penalty(X),
+    "spectrum-polynomial": PolynomialSpectrum,
+    "spectrum-exponential": ExponentialSpectrum,
     "isoscore": lambda: lambda X, batch: 1 - isoscore(X),
     "isoscore-star": IsoscoreStar,
 }
+ON_OUTPUT = ("cosine", "spectrum-polynomial", "spectrum-exponential")  # in Ding et al. 2022
 
 
 @public
@@ -147,28 +154,38 @@ class Regularizer:
         a function that returns a penalty for rows of shape (n, d).
     weight : float
         A negative weight pushes the other way.
-    on : str
-        "output", "input", "cls", or "hidden:K" for the tokens of layer K.
+    on : str, optional
+        "output", "input", "cls", or "hidden:K" for the tokens of layer K. By default "output" for
+        cosine and spectrum, as in Ding et al. 2022, else "cls".
     **options
         Of the penalty: c1, c2 and gamma for spectrum, zeta and momentum for isoscore-star.
+
+    Notes
+    -----
+    `IsotropyTrainer` and `isotropy train` share these defaults. Without c1, the first target of
+    the spectrum is the largest singular value that the tensor starts with.
 
     Examples
     --------
     >>> import torch
-    >>> regularizer = Regularizer("cosine", weight=0.5, on="cls")
-    >>> round(float(regularizer(Tensors(cls=torch.ones(4, 3)))), 4)
+    >>> regularizer = Regularizer("cosine", weight=0.5)
+    >>> round(float(regularizer(Tensors(output=torch.ones(4, 3)))), 4)
     0.375
     """
 
     def __init__(
-        self, what: str | Callable[[Tensor], Tensor], weight: float = 1.0, on: str = "cls",
+        self,
+        what: str | Callable[[Tensor], Tensor],
+        weight: float = 1.0,
+        on: str | None = None,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight):
             raise InputError(f"weight must be a finite number, got {weight!r}.")
-        layer_of(on)
-        self.what, self.weight, self.on = what, float(weight), on
+        self.what, self.weight = what, float(weight)
+        self.on = on or ("output" if what in ON_OUTPUT else "cls")
+        layer_of(self.on)
         self.penalty = self._penalty(what, options)
 
     def _penalty(self, what: Any, options: Mapping[str, Any]) -> Penalty:
@@ -177,6 +194,14 @@ class Regularizer:
         made = PENALTIES[checks.choice(what, "what", list(PENALTIES))]
         specs.expect_known(options, signature(made).parameters, f"options of {what}")
         return made(**options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Weight, tensor and options, with a c1 that was set at the first call."""
+        penalty: Any = self.penalty
+        own = [f.name for f in fields(penalty) if f.init] if is_dataclass(penalty) else []
+        found = {"weight": self.weight, "on": self.on}
+        return found | {name: getattr(penalty, name) for name in own}
 
     @property
     def needs_hidden(self) -> bool:

@@ -10,10 +10,10 @@ from isotropy.metrics.base import Statistics, metric, undefined
 from isotropy.metrics.isoscore import squared_traces
 
 
-def explained(statistics: Statistics, k: int) -> Floats:
-    """Cumulative shares of variance of the first k principal components."""
-    values = statistics.variances
-    total = float(np.trace(statistics.scatter))
+def explained(statistics: Statistics, k: int, center: bool = True) -> Floats:
+    """Cumulative shares of the first k principal components, of the centred rows or of X itself."""
+    values = statistics.variances if center else statistics.gram[0]
+    total = float(np.trace(statistics.scatter)) if center else float(values.sum())
     return np.cumsum(values[:k]) / total if total > 0 else np.full(len(values[:k]), np.nan)
 
 
@@ -35,17 +35,20 @@ def roots(statistics: Statistics) -> Floats:
     equation="EV_k = sum_{i<=k} lambda_i / sum_i lambda_i, lambda of the covariance",
     paper="isotropy layer paper, eq. 1",
 )
-def explained_variance(statistics: Statistics, k: int = 1) -> float:
+def explained_variance(statistics: Statistics, k: int = 1, center: bool = True) -> float:
     r"""Share of the variance, in [k/d, 1], that the first k principal components explain.
 
     Parameters
     ----------
     k : int
         From 1 to n_features.
+    center : bool
+        Subtract the mean first. Otherwise lambda are the eigenvalues of X'X.
 
     Notes
     -----
-    Eq. 1 of the isotropy layer paper, of the centred rows. NaN where all rows are equal.
+    Eq. 1 of the isotropy layer paper, which prints it of the uncentred matrix: that is
+    `center=False`. NaN where all rows are equal, or zero if they are not centred.
 
     Examples
     --------
@@ -54,7 +57,7 @@ def explained_variance(statistics: Statistics, k: int = 1) -> float:
     0.8
     """
     k = checks.integer(k, "k", 1, statistics.n_features)
-    return float(explained(statistics, k)[-1])
+    return float(explained(statistics, k, center)[-1])
 
 
 @metric(

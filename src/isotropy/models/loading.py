@@ -167,6 +167,18 @@ def read_json(path: Path) -> Any:
 @contextlib.contextmanager
 def loading(name: str) -> Iterator[None]:
     """Silence the bars and notes of other libraries, and turn failures into one line."""
+    try:
+        with quiet():
+            yield
+    except IsotropyError:
+        raise
+    except Exception as error:  # of many kinds, by library and by what is wrong
+        raise InputError(_complaint(name, error)) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the bars and notes of other libraries."""
     _, transformers = extra()
     notes = transformers.utils.logging
     level, bars = notes.get_verbosity(), notes.is_progress_bar_enabled()
@@ -176,10 +188,6 @@ def loading(name: str) -> Iterator[None]:
     logging.disable(logging.WARNING)
     try:
         yield
-    except IsotropyError:
-        raise
-    except Exception as error:  # of many kinds, by library and by what is wrong
-        raise InputError(_complaint(name, error)) from error
     finally:
         logging.disable(disabled)
         notes.set_verbosity(level)

@@ -16,6 +16,7 @@ from isotropy.checks import Array
 from isotropy.engines import Checkpoint, reduce
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, like
+from isotropy.losses import defaults
 from isotropy.repairs.base import Invertible
 from isotropy.repairs.centering import Standardize
 from isotropy.repairs.shift import spread
@@ -191,7 +192,8 @@ class LearnedLayer(Invertible):
     batch_size : int
         IsoScore is measured on each batch, which should have more rows than there are features.
     learning_rate : float
-        Learning rate of AdamW.
+        Learning rate of AdamW. The default is that of `isotropy train`, for some hundred features;
+        fewer features need a higher one.
     validation : float
         Share of the rows to hold out, in [0, 0.9]. After each epoch the head is scored on them,
         and the layer of the best epoch is kept, the latest one of a tie. Zero keeps the last.
@@ -223,7 +225,7 @@ class LearnedLayer(Invertible):
     >>> import numpy as np
     >>> from isotropy.metrics import isoscore
     >>> X = np.random.default_rng(0).standard_normal((600, 4)) * [9.0, 1.0, 1.0, 1.0]
-    >>> repair = LearnedLayer(batch_size=64).fit(X, X[:, 1] > 0)
+    >>> repair = LearnedLayer(batch_size=64, learning_rate=0.01).fit(X, X[:, 1] > 0)
     >>> bool(isoscore(repair.transform(X)) > 2 * isoscore(X))
     True
     """
@@ -236,13 +238,13 @@ class LearnedLayer(Invertible):
         "n_epochs_": Field(kind="int", low=1),
     }
 
-    alpha: float = 0.5
-    smoothing: float = 0.15
-    n_epochs: int = 50
-    batch_size: int = 256
-    learning_rate: float = 1e-3
+    alpha: float = defaults.ALPHA
+    smoothing: float = defaults.SMOOTHING
+    n_epochs: int = defaults.LAYER_EPOCHS
+    batch_size: int = defaults.LAYER_BATCH
+    learning_rate: float = defaults.LAYER_LR
     validation: float = 0.3
-    patience: int = 10
+    patience: int = defaults.PATIENCE
     metric: Literal["accuracy", "matthews"] = "accuracy"
     random_state: int = 0
     normalize: bool = False

@@ -12,6 +12,7 @@ from torch import nn
 
 from isotropy import checks, specs
 from isotropy.errors import InputError
+from isotropy.losses import defaults
 from isotropy.losses.flow import FlowNetwork
 from isotropy.losses.layers import IsoBatchNorm, IsotropyLayer
 from isotropy.losses.regularizers import Regularizer
@@ -75,34 +76,27 @@ class PlainMethod(TrainingMethod):
 class RegularizedMethod(TrainingMethod):
     """A regulariser on a tensor, with the same weight at every step.
 
-    The default of `on` is the head's input: [CLS], or the mean-pooled vectors of a siamese
-    network; for generation it is the output embeddings.
+    Options that are None have the defaults of `Regularizer`.
     """
 
-    on_generated: ClassVar[str] = "output"
+    on_generated: ClassVar[str | None] = None  # another default of `on`, for generation
 
-    weight: float = 1.0
+    weight: float | None = None
     on: str | None = None
 
     def __post_init__(self) -> None:
-        self.regularizer(self.on or "cls")  # raises now if an option is wrong
+        self.regularizer(self.on)  # raises now if an option is wrong
 
-    def regularizer(self, on: str) -> Regularizer:
-        return Regularizer(self.name, **asdict(self) | {"on": on})
+    def regularizer(self, on: str | None) -> Regularizer:
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return Regularizer(self.name, **given | {"on": on})
 
     def prepare(self, network: Network, kind: str) -> Prepared:
         super().prepare(network, kind)
-        on = self.on or (self.on_generated if kind == GENERATION else "cls")
-        regularizer = self.regularizer(on)
+        usual = self.on_generated if kind == GENERATION else None
+        regularizer = self.regularizer(self.on or usual)
         network.with_hidden = regularizer.needs_hidden
-
-        def options() -> dict[str, Any]:
-            found = asdict(self) | {"on": on}
-            if "c1" in found:
-                found["c1"] = regularizer.penalty.c1  # type: ignore[attr-defined]
-            return found
-
-        return Prepared(lambda passed: regularizer(passed.tensors), options)
+        return Prepared(lambda passed: regularizer(passed.tensors), lambda: regularizer.options)
 
 
 @dataclass(frozen=True)
@@ -113,16 +107,23 @@ class CosineMethod(RegularizedMethod):
     searched = ({"weight": 0.01}, {"weight": 0.1}, {"weight": 1.0}, {"weight": 10.0})
 
 
+# The papers state neither. The singular values of a new head are about 0.5: the smallest c1 pushes
+# them to zero, the largest away from it. With the largest weight, clipping leaves so little of the
+# task's gradient that the network learns nothing else.
+SPECTRUM_GRID = tuple(
+    {"weight": weight, "c1": c1} for c1 in (0.01, 1.0, 10.0) for weight in (0.01, 1.0, 1e4, 1e6)
+)
+
+
 @dataclass(frozen=True)
 class PolynomialMethod(RegularizedMethod):
     """Spectrum control with polynomial decay: Wang et al. 2020."""
 
     name = "spectrum-polynomial"
-    searched = ({"weight": 1e-5}, {"weight": 1e-4}, {"weight": 1e-3}, {"weight": 1e-2})
+    searched = SPECTRUM_GRID
 
-    weight: float = 1e-4
     c1: float | None = None
-    gamma: float = -0.5
+    gamma: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,11 @@ class ExponentialMethod(RegularizedMethod):
     """Spectrum control with exponential decay: Wang et al. 2020."""
 
     name = "spectrum-exponential"
-    searched = PolynomialMethod.searched
+    searched = SPECTRUM_GRID
 
-    weight: float = 1e-4
     c1: float | None = None
-    c2: float = 0.1
-    gamma: float = 0.5
+    c2: float | None = None
+    gamma: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class IsoscoreStarMethod(RegularizedMethod):
     on_generated = "hidden:-1"
     searched = ({"weight": -1.0}, {"weight": 0.1}, {"weight": 1.0}, {"weight": 10.0})
 
-    zeta: float = 0.2
-    momentum: float = 0.05
+    zeta: float | None = None
+    momentum: float | None = None
 
 
 class FlowCalibration(nn.Module):
@@ -219,8 +219,8 @@ class IsoBNMethod(TrainingMethod):
     name = "isobn"
     kinds = (CLASSIFICATION, REGRESSION, SIAMESE)
 
-    momentum: float = 0.05
-    eps: float = 1e-3
+    momentum: float = defaults.MOMENTUM
+    eps: float = defaults.EPS
 
     def prepare(self, network: Network, kind: str) -> Prepared:
         module = IsoBatchNorm(network.n_features, self.momentum, self.eps)
@@ -239,10 +239,10 @@ class IsotropyLayerMethod(TrainingMethod):
     name = "isotropy-layer"
     kinds = (CLASSIFICATION, REGRESSION, SIAMESE)
 
-    layer_lr: float = 1e-4
-    layer_epochs: int = 20
-    layer_batch: int = 256
-    alpha: float = 0.5
+    layer_lr: float = defaults.LAYER_LR
+    layer_epochs: int = defaults.LAYER_EPOCHS
+    layer_batch: int = defaults.LAYER_BATCH
+    alpha: float = defaults.ALPHA
     depth: int = 1
     variant: str = "frozen"
 
@@ -278,9 +278,11 @@ def method_of(spec: str) -> TrainingMethod:
 
 
 def searched_specs(spec: str) -> list[str]:
-    """The specs to choose from in a search; none if there is nothing to search, or it is given."""
+    """The specs to choose from in a search, which have the options that are given already.
+
+    None if nothing is left to choose.
+    """
     name, given = specs.parse(spec)
     grid = TrainingMethod.by_name[name].searched
-    if len(grid) < 2 or given.keys() & grid[0].keys():
-        return []
-    return [specs.render(name, {**given, **options}) for options in grid]
+    found = dict.fromkeys(specs.render(name, {**given, **options, **given}) for options in grid)
+    return list(found) if len(found) > 1 else []

@@ -185,19 +185,26 @@ class Network(nn.Module):
 
 
 class Classifier(Network):
-    """A linear layer on the last layer's [CLS]: scores of classes, or one score."""
+    """Scores of classes, or one score, from the last layer's [CLS].
 
-    def __init__(self, body: Any, n_outputs: int) -> None:
+    With the head "linear" a linear layer reads [CLS]; with "model", what the model's classifier of
+    transformers has between them comes first, such as BERT's pooler and its tanh.
+    """
+
+    def __init__(self, body: Any, n_outputs: int, head: str) -> None:
         super().__init__(body)
         found = (getattr(body.config, name, None) for name in DROPOUTS)
         self.dropout = nn.Dropout(next((p for p in found if p is not None), 0.1))
-        self.head = nn.Linear(body.config.hidden_size, n_outputs)
-        nn.init.normal_(self.head.weight, std=HEAD_DEVIATION)
-        nn.init.zeros_(self.head.bias)
+        own = head == "model"
+        self.pooler = own_pooler(body, self.dropout.p) if own else nn.Identity()
+        self.head = new_linear(self.n_features, n_outputs)
 
     @property
     def output(self) -> Tensor:
         return self.head.weight
+
+    def pooled(self, last: Tensor, batch: TrainingBatch) -> Tensor:
+        return self.pooler(last[:, 0])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def expect(self, items: Items, batch_size: int) -> None:
@@ -215,6 +222,31 @@ class Classifier(Network):
             scores = scores[:, 0]
             return F.mse_loss(scores, labels), scores
         return F.cross_entropy(scores, labels), scores
+
+
+def own_pooler(body: Any, dropout: float) -> Any:
+    """What classifiers of transformers have between [CLS] and the dropout of the output layer."""
+    kind, d = body.config.model_type, body.config.hidden_size
+    if kind == "bert":
+        return nn.Sequential(body.pooler.dense, body.pooler.activation)
+    if kind == "distilbert":
+        return nn.Sequential(new_linear(d, d), nn.ReLU())
+    if kind in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        return nn.Sequential(nn.Dropout(dropout), new_linear(d, d), nn.Tanh())
+    if kind == "electra":
+        return nn.Sequential(nn.Dropout(dropout), new_linear(d, d), nn.GELU())
+    raise InputError(
+        f"head must be 'linear' for a model of kind {kind!r}, whose own head is not known, got "
+        "'model'."
+    )
+
+
+def new_linear(n_inputs: int, n_outputs: int) -> Any:
+    """A linear layer, started as transformers starts those of a new head."""
+    layer = nn.Linear(n_inputs, n_outputs)
+    nn.init.normal_(layer.weight, std=HEAD_DEVIATION)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class Siamese(Network):
@@ -329,8 +361,8 @@ class LoadedModel:
         return padded(kept, self.tokenizer.pad_token_id or 0, self.device)
 
 
-def load_model(model: str, data: TaskData, device: Any) -> LoadedModel:
-    """The network for the task with the weights of a model."""
+def load_model(model: str, data: TaskData, device: Any, head: str = "model") -> LoadedModel:
+    """The network for the task with the weights of a model; classifiers have this head."""
     _, transformers = extra()
     generates = data.spec.kind == GENERATION
     kind = transformers.AutoModelForSeq2SeqLM if generates else transformers.AutoModel
@@ -347,7 +379,8 @@ def load_model(model: str, data: TaskData, device: Any) -> LoadedModel:
     elif data.spec.kind == SIAMESE:
         network = Siamese(body)
     else:
-        network = Classifier(body, 1 if data.spec.kind == REGRESSION else len(data.classes))
+        n_outputs = 1 if data.spec.kind == REGRESSION else len(data.classes)
+        network = Classifier(body, n_outputs, head)
     try:
         return LoadedModel(network.to(device), tokenizer, prefix, device)
     except (RuntimeError, AssertionError) as error:

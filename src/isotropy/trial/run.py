@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, reason
 from isotropy.geometry import measure
 from isotropy.losses.functional import isoscore, log_inverse
 from isotropy.losses.layers import JointLoss, freeze
+from isotropy.metrics.base import gather
+from isotropy.metrics.spectrum import explained
 from isotropy.models import extra
+from isotropy.models.loading import quiet
 from isotropy.trial import task_data
 from isotropy.trial.methods import IsotropyLayerMethod, Prepared, TrainingMethod, method_of
 from isotropy.trial.networks import (
@@ -32,6 +36,7 @@ from isotropy.trial.networks import (
 )
 from isotropy.trial.settings import Job, TrainingSettings, read_once
 from isotropy.trial.task_data import GENERATION, SIAMESE
+from isotropy.writing import NewFolder, quoted, write_errors
 
 _, transformers = extra()
 
@@ -42,8 +47,8 @@ GEOMETRY = {  # names in records: names of metrics
     "i2": "partition_dispersion",
     "isoscore": "isoscore",
     "isoscore_unbiased": "isoscore_unbiased",
-    "explained_variance": "explained_variance",
 }
+N_EXPLAINED = 20  # components whose cumulative shares of the variance are recorded
 MOST_ROWS = 1 << 14  # that geometry is measured on
 
 
@@ -70,7 +75,31 @@ def run(job: Job) -> dict[str, Any]:
     A loss that is not finite ends the run, with status "diverged" and no score. Any other outcome
     is recorded as it is, such as a model that predicts one class only.
     """
-    return prepare(job).record()
+    prepared = prepare(job)
+    found = prepared.record()
+    if job.save is not None and found["status"] == "finished":
+        save(prepared.model, job.save, job.overwrite)
+    return found
+
+
+def save(model: LoadedModel, path: str, overwrite: bool) -> None:
+    """Write encoder and tokenizer to a folder that transformers opens, completely or not at all.
+
+    An encoder-decoder is saved with its output layer, an encoder without its head and calibration.
+    """
+    folder = NewFolder(path, overwrite)
+    try:
+        with write_errors(path), quiet():
+            folder.begin()
+            model.network.body.save_pretrained(folder.part)
+            model.tokenizer.save_pretrained(folder.part)
+            folder.finish()
+    except SafetensorError as error:  # such as a full disk
+        raise InputError(
+            f"{quoted(path)} could not be written: {reason(error)}. Save elsewhere."
+        ) from error
+    finally:
+        folder.discard()
 
 
 def prepare(job: Job) -> TrainingRun:
@@ -80,7 +109,7 @@ def prepare(job: Job) -> TrainingRun:
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     method = method_of(job.spec)
     torch.manual_seed(job.seed)
-    model = load_model(job.model, data, torch.device(job.device))
+    model = load_model(job.model, data, torch.device(job.device), settings.head)
     prepared = method.prepare(model.network, data.spec.kind)
     train = task_data.first(data.train, settings.max_train, 0)
     evaluated = task_data.first(data.evaluated, settings.max_eval, 0)
@@ -379,7 +408,10 @@ class TrainingRun:
 
 
 def measured(rows: NDArray[np.float32]) -> dict[str, Any] | None:
-    """I1, I2, IsoScore and explained variance of rows; None if these are not finite."""
+    """I1, I2, IsoScore and explained variance of rows; None if these are not finite.
+
+    Explained variance is that of the first 1 to 20 components, of the centred and uncentred rows.
+    """
     if not np.isfinite(rows).all():
         return None
     with warnings.catch_warnings():
@@ -387,6 +419,8 @@ def measured(rows: NDArray[np.float32]) -> dict[str, Any] | None:
             "ignore", IsotropyWarning
         )  # about repeated eigenvalues: recorded below
         found = measure(rows, list(GEOMETRY.values()))
-    values = {name: found.values[metric] for name, metric in GEOMETRY.items()}
-    values = {n: v.tolist() if isinstance(v, np.ndarray) else float(v) for n, v in values.items()}
+    values: dict[str, Any] = {name: float(found.values[of]) for name, of in GEOMETRY.items()}
+    statistics = gather(rows, ["moments"])
+    for name, center in (("explained_variance", True), ("explained_variance_uncentered", False)):
+        values[name] = explained(statistics, N_EXPLAINED, center).round(6).tolist()
     return values | {"n_rows": found.n_samples, "i1_range": found.partition_isotropy_range}

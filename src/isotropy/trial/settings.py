@@ -10,10 +10,12 @@ from typing import Any
 
 from isotropy import checks
 from isotropy.errors import InputError
+from isotropy.losses.defaults import PATIENCE
 from isotropy.trial.task_data import GENERATION, SIAMESE, TaskData, read_task, task_spec
 
 SCHEDULES = ("constant", "linear", "polynomial")
 PRECISIONS = ("float32", "tf32", "bf16")
+HEADS = ("model", "linear")
 LAST_LR = 1e-7  # of the polynomial schedule of transformers
 
 
@@ -32,10 +34,11 @@ class TrainingSettings:
     max_train: int | None = None  # most items to train on, drawn with seed 0
     max_eval: int | None = None  # most items to evaluate, drawn with seed 0
     validation: float = 0.0  # share of the training items held out for early stopping
-    patience: int = 3  # epochs without a better validation score before training stops
+    patience: int = PATIENCE  # epochs without a better validation score before training stops
     part: str = "dev"  # what is evaluated, or "test"
     beams: int = 1  # of generation
     precision: str = "float32"  # of PRECISIONS; bf16 uses autocast
+    head: str = "model"  # of HEADS: transformers' own classifier, or one linear layer
 
     def __post_init__(self) -> None:
         least = {"epochs": 1, "batch_size": 2, "max_length": 8, "max_target": 2, "patience": 1}
@@ -55,6 +58,7 @@ class TrainingSettings:
             )
         checks.choice(self.precision, "precision", PRECISIONS)
         checks.choice(self.part, "part", ("dev", "test"))
+        checks.choice(self.head, "head", HEADS)
 
 
 GENERATED = {"lr": 3e-5, "schedule": "polynomial", "batch_size": 48, "epochs": 5}
@@ -65,10 +69,10 @@ def settings_for(task: str, model: str, **given: Any) -> TrainingSettings:
     """The settings of a task with a model, in which those given (and not None) take precedence.
 
     GLUE and similar tasks follow Ding et al. 2022, appendix B: batch 32, 2e-5 (1e-5 for RoBERTa)
-    without a schedule, 3 epochs (5 for MRPC and WNLI). So do encoder-decoders: 3e-5 with polynomial
-    decay, batch 48, 5 epochs. Siamese networks follow Rajaee and Pilehvar 2021: 7e-5, batch 32, 3
-    epochs. The papers don't say where texts are cut: here at 128 tokens, and sources of
-    encoder-decoders at 512.
+    without a schedule, 3 epochs (5 for MRPC and WNLI), the model's own head. So do
+    encoder-decoders: 3e-5 with polynomial decay, batch 48, 5 epochs. Siamese networks follow Rajaee
+    and Pilehvar 2021: 7e-5, batch 32, 3 epochs. The papers don't say where texts are cut: here at
+    128 tokens, and sources of encoder-decoders at 512.
     """
     spec = task_spec(task)
     checks.known(given, [field.name for field in fields(TrainingSettings)], "settings")
@@ -100,6 +104,8 @@ class Job:
     data: str | None = None  # folder with a folder for each task
     device: str = "cpu"
     search: float = 0.0  # share of the training items to score instead, when options are chosen
+    save: str | None = None  # folder for the fine-tuned encoder
+    overwrite: bool = False  # replace that folder
 
     def identity(self) -> dict[str, Any]:
         """What a record of this job must agree with."""

@@ -16,10 +16,19 @@ from isotropy.tables import text_table
 
 NONE = "none"
 RunRecord = dict[str, Any]
-Test = tuple[float, float, float, float]
 HEAD: tuple[str, ...] = ("model", "task", "method", "metric", "mean", "sd", "median", "change")
 HEAD += ("p", "Holm", "s/epoch", "remarks")
-UNTESTED = (math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class MeanDifference:
+    """Tests of whether two means differ, two-sided; NaN if either has too few scores."""
+
+    difference: float = math.nan
+    low: float = math.nan  # ends of the 95 % interval of the difference, by Welch
+    high: float = math.nan
+    p: float = math.nan  # of Welch's t-test
+    p_student: float = math.nan  # of the two-sample t-test, which assumes equal variances
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Row:
     low: float  # ends of its 95 % interval, by Welch
     high: float
     p: float  # of Welch's t-test against none, two-sided; NaN without variance
+    p_student: float  # of the two-sample t-test with equal variances, as in Ding et al. 2022
     p_holm: float  # adjusted for the methods tested on this task with this model
     seconds_per_epoch: float
     peak_memory_mb: float
@@ -72,22 +82,21 @@ def _rows(methods: dict[str, list[RunRecord]]) -> list[Row]:
     """The rows of one task with one model."""
     baseline = _defined(methods.get(NONE, []))
     tests = {
-        name: welch(_defined(records), baseline)
+        name: mean_difference(_defined(records), baseline)
         for name, records in methods.items()
         if name != NONE
     }
-    tested = [name for name, test in tests.items() if not math.isnan(test[3])]
-    adjusted = dict(zip(tested, holm([tests[name][3] for name in tested]), strict=True))
+    names = [name for name, test in tests.items() if not math.isnan(test.p)]
+    adjusted = dict(zip(names, holm([tests[name].p for name in names]), strict=True))
     return [
-        _row(records, tests.get(name, UNTESTED), adjusted.get(name, math.nan))
+        _row(records, tests.get(name, MeanDifference()), adjusted.get(name, math.nan))
         for name, records in methods.items()
     ]
 
 
-def _row(records: list[RunRecord], test: Test, p_holm: float) -> Row:
+def _row(records: list[RunRecord], test: MeanDifference, p_holm: float) -> Row:
     first, defined = records[0], _defined(records)
     called = [(record.get("metrics") or {}).get("n_called") for record in records]
-    difference, low, high, p = test
     return Row(
         model=first["model"],
         task=first["task"],
@@ -100,10 +109,7 @@ def _row(records: list[RunRecord], test: Test, p_holm: float) -> Row:
         mean=float(np.mean(defined)) if defined else math.nan,
         sd=float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan,
         median=float(np.median(defined)) if defined else math.nan,
-        difference=difference,
-        low=low,
-        high=high,
-        p=p,
+        **vars(test),
         p_holm=float(p_holm),
         seconds_per_epoch=_mean(record["seconds_per_epoch"] for record in records),
         peak_memory_mb=max(record["peak_memory_mb"] for record in records),
@@ -111,27 +117,32 @@ def _row(records: list[RunRecord], test: Test, p_holm: float) -> Row:
     )
 
 
-def welch(scores: Sequence[float], baseline: Sequence[float]) -> Test:
-    """(difference of means, low and high end of its 95 % interval, p) of Welch's t-test.
-
-    The last three are NaN if either has fewer than two scores, or neither has variance.
+def mean_difference(scores: Sequence[float], baseline: Sequence[float]) -> MeanDifference:
+    """The difference of the means and its tests, which are NaN without variance.
 
     Examples
     --------
-    >>> welch([0.6, 0.6], [0.5, 0.5])[1:]
-    (nan, nan, nan)
+    >>> mean_difference([0.6, 0.7], [0.5, 0.5]).p_student
+    0.095...
     """
     if not scores or not baseline:
-        return UNTESTED
+        return MeanDifference()
     difference = float(np.mean(scores) - np.mean(baseline))
     few = min(len(scores), len(baseline)) < 2
     if few or (np.ptp(scores) == 0 and np.ptp(baseline) == 0):
-        return difference, math.nan, math.nan, math.nan
+        return MeanDifference(difference)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scores that are nearly identical
-        test = scipy.stats.ttest_ind(scores, baseline, equal_var=False)
-        interval = test.confidence_interval(0.95)
-    return difference, float(interval.low), float(interval.high), float(test.pvalue)
+        welch = scipy.stats.ttest_ind(scores, baseline, equal_var=False)
+        interval = welch.confidence_interval(0.95)
+        student = scipy.stats.ttest_ind(scores, baseline, equal_var=True)
+    return MeanDifference(
+        difference,
+        float(interval.low),
+        float(interval.high),
+        float(welch.pvalue),
+        float(student.pvalue),
+    )
 
 
 def recorded_geometry(

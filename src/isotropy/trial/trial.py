@@ -1,12 +1,10 @@
-"""The trial: every model, task, method and seed is one run, recorded in its own file."""
+"""The trial: every model, task, method and seed is one run, with one record."""
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -14,19 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from isotropy import checks
 from isotropy.errors import InputError, reason
 from isotropy.sources import guard, output_path
-from isotropy.tables import finite
 from isotropy.trial.methods import method_of, searched_specs
+from isotropy.trial.records import RunRecords, run_name
 from isotropy.trial.run import run
 from isotropy.trial.settings import Job, settings_for
 from isotropy.trial.summary import RunRecord
-from isotropy.trial.task_data import task_spec
-from isotropy.writing import atomic_write, quoted, write_errors
+from isotropy.trial.task_data import GENERATION, task_spec
+from isotropy.writing import quoted, write_errors
 
 Cell = tuple[str, str, str]  # model, task and method
 SEARCHED_SHARE = 0.2  # of the training items, on which options are chosen
@@ -39,22 +38,27 @@ class Trial:
     tasks: Sequence[str]
     models: Sequence[str]
     methods: Sequence[str]  # specs for `method_of`
-    out: str | os.PathLike[str]  # folder of the records; runs with a record are not repeated
+    out: str | os.PathLike[str]  # file of the records; runs with a record are not repeated
     n_seeds: int = 3  # from 0; all runs with one seed come before those with the next
-    search: bool = False  # choose missing weights of regularisers on a fifth of the training items
+    search: bool = False  # choose options of regularisers on a fifth of the training items
+    search_on: Sequence[str] = ()  # tasks that choose for all tasks; by default each for itself
     data: str | os.PathLike[str] | None = None  # folder with a folder per task, before the hub
     folder: str | os.PathLike[str] | None = None  # in which models are looked up before the hub
     device: str | None = None  # by default "cuda" if there is a GPU
     jobs: int = 1  # runs at a time, each in its own process
     settings: dict[str, Any] = field(default_factory=dict)  # for `settings_for`
     overwrite: bool = False  # repeat runs that have a record, and replace it
+    save: str | os.PathLike[str] | None = None  # folder of one run's encoder, or of all of them
 
     def __post_init__(self) -> None:
         inputs = {"--model": list(self.models), "--data": self.data, "--models": self.folder}
-        guard({}, inputs, kept={"--out": self.out})
+        guard({}, inputs, kept={"--out": self.out, "--save": self.save})
         object.__setattr__(self, "out", output_path(self.out, "--out"))
-        if os.path.exists(self.out) and not os.path.isdir(self.out):
-            raise InputError(f"--out must be a folder, got the file {quoted(self.out)}.")
+        if self.save is not None:
+            object.__setattr__(self, "save", output_path(self.save, "--save"))
+            self._expect_savable()
+        if os.path.isdir(self.out):
+            raise InputError(f"--out must be a file, got the folder {quoted(self.out)}.")
         checks.integer(self.n_seeds, "seeds", 1)
         checks.integer(self.jobs, "jobs", 1)
         names = [Path(model).name for model in self.models]
@@ -64,55 +68,74 @@ class Trial:
                     "models must differ in the last part of their names, by which records are "
                     f"kept, got {model!r} and another {name!r}. Run them with two --out."
                 )
-        for task in self.tasks:
+        for task in (*self.tasks, *self.search_on):
             task_spec(task)
         for method in self.methods:
             method_of(method)
 
     def run(self, tell: Callable[[RunRecord], None] = lambda record: None) -> list[RunRecord]:
         """The records of all runs, after running those without one; `tell` gets each new record."""
+        records = RunRecords(self.out)
         chosen: dict[Cell, str] = {}
         if self.search:
             if not self.overwrite:
-                self._expect_searched()
-            self._complete(self._searches(), tell)
-            chosen = self._chosen()
+                self._expect_searched(records)
+            self._complete(self._searches(), records, tell)
+            chosen = self._chosen(records)
         jobs = self._jobs(chosen)
-        self._complete(jobs, tell)
-        return [record for job in jobs if (record := self._kept(job)) is not None]
+        self._complete(jobs, records, tell)
+        return [record for job in jobs if (record := records.of(job)) is not None]
 
-    def _expect_searched(self) -> None:
+    def _expect_savable(self) -> None:
+        centred = any(method_of(method).centres for method in self.methods)
+        for task in self.tasks:
+            if centred and task_spec(task).kind == GENERATION:
+                raise InputError(
+                    f"--save must be left out with flow on {task!r}: the flow changes the output "
+                    "layer, and the saved model would not have the flow."
+                )
+
+    def _expect_searched(self, records: RunRecords) -> None:
         """Raise before the search if there is a record of a run made without one."""
         for job in self._jobs({}):
-            path, specs = self._path(job), searched_specs(job.method)
-            if specs and path.is_file() and read(path)["spec"] not in specs:
-                self._kept(replace(job, spec=specs[0]))
+            specs = searched_specs(job.method)
+            if specs and records.spec_of(job) not in (None, *specs):
+                records.of(replace(job, spec=specs[0]))
 
-    def _complete(self, jobs: Sequence[Job], tell: Callable[[RunRecord], None]) -> None:
+    def _complete(
+        self, jobs: Sequence[Job], records: RunRecords, tell: Callable[[RunRecord], None]
+    ) -> None:
         """Run the jobs that have no record yet, and keep their records."""
-        missing = [job for job in jobs if self._to_do(job)]
-        with write_errors(self.out):
-            Path(self.out).mkdir(parents=True, exist_ok=True)
+        missing = [job for job in jobs if self.overwrite or self._to_do(job, records)]
+        self._make_room("--out", records.path, overwrite=True)
+        for job in missing:
+            if job.save is not None:
+                self._make_room("--save", job.save, self.overwrite)
         failed = []
         for job, found in _results(missing, min(self.jobs, len(missing))):
             if isinstance(found, Exception):
-                failed.append(f"{self._path(job).stem}: {reason(found).splitlines()[0]}")
+                failed.append(f"{run_name(job)}: {reason(found).splitlines()[0]}")
                 continue
-            keep(self._path(job), found)
+            records.add(found)
             tell(found)
+        records.compact()
         if failed:
             raise InputError(
                 f"{len(failed)} of {len(missing)} runs failed; the others are kept. The first "
                 f"failure was {failed[0]}"
             )
 
-    def _to_do(self, job: Job) -> bool:
-        """Whether a job is to be run: it has no record, or the record is to be replaced."""
-        if not self.overwrite:
-            return self._kept(job) is None
-        if self._path(job).is_file():
-            read(self._path(job))  # raises if the file is not a record
-        return True
+    def _make_room(self, name: str, path: str | os.PathLike[str], overwrite: bool) -> None:
+        """Make the folder above an output, and raise if the output can't be written."""
+        with write_errors(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        guard({name: path}, overwrite=overwrite)
+
+    def _to_do(self, job: Job, records: RunRecords) -> bool:
+        """Whether a job has no record, or its encoder is to be saved and is not there."""
+        record = records.of(job)
+        unsaved = job.save is not None and not os.path.isdir(job.save)
+        return record is None or (unsaved and record["status"] == "finished")
 
     def _grid(self) -> list[Cell]:
         return [(m, t, method) for m in self.models for t in self.tasks for method in self.methods]
@@ -126,20 +149,30 @@ class Trial:
 
     def _searches(self) -> list[Job]:
         return [
-            self._job(model, task, spec, spec, 0, SEARCHED_SHARE)
-            for model, task, method in self._grid()
+            self._search(model, task, spec)
+            for model in self.models
+            for task in self.search_on or self.tasks
+            for method in self.methods
             for spec in searched_specs(method)
         ]
 
-    def _chosen(self) -> dict[Cell, str]:
-        """The spec of each method with the best score in the search, the first among equals."""
+    def _search(self, model: str, task: str, spec: str) -> Job:
+        return self._job(model, task, spec, spec, 0, SEARCHED_SHARE)
+
+    def _chosen(self, records: RunRecords) -> dict[Cell, str]:
+        """The spec of each method with the best score in the search, the first among equals.
+
+        Over several tasks that is the mean of their scores.
+        """
         found = {}
         for model, task, method in self._grid():
-            scores = {}
-            for spec in searched_specs(method):
-                record = self._kept(self._job(model, task, spec, spec, 0, SEARCHED_SHARE))
-                score = math.nan if record is None else record["score"]
-                scores[spec] = -math.inf if math.isnan(score) else score
+            tasks = self.search_on or [task]
+            scores = {
+                spec: float(
+                    np.mean([_rank(records.of(self._search(model, t, spec))) for t in tasks])
+                )
+                for spec in searched_specs(method)
+            }
             if scores:
                 found[model, task, method] = max(scores, key=scores.__getitem__)
         return found
@@ -152,42 +185,18 @@ class Trial:
         settings = settings_for(task, model, **self.settings)
         data = None if self.data is None else str(self.data)
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return Job(task, name, method, spec, seed, settings, data, device, search)
-
-    def _path(self, job: Job) -> Path:
-        parts = (Path(job.model).name, job.task, job.method, f"seed{job.seed}")
-        name = "--".join(re.sub(r"[^\w.=-]+", "_", part) for part in parts)
-        return Path(self.out) / f"{'search--' if job.search else ''}{name}.json"
-
-    def _kept(self, job: Job) -> RunRecord | None:
-        """The record of a job, or None; raises if the file is the record of another job."""
-        path = self._path(job)
-        if not path.is_file():
-            return None
-        record = read(path)
-        for name, wanted in job.identity().items():
-            if record.get(name) != wanted:
-                raise _other_run(path, _apart(record.get(name), wanted))
-        changed = [
-            name for name, now in job.inputs().items() if record.get(name) not in (None, now)
-        ]
-        if changed:
-            raise _other_run(path, f"other {' and '.join(changed)}")
-        return record
+        job = Job(task, name, method, spec, seed, settings, data, device, search)
+        if self.save is None or search:
+            return job
+        alone = len(self._grid()) * self.n_seeds == 1
+        save = self.save if alone else os.path.join(self.save, run_name(job))
+        return replace(job, save=str(save), overwrite=self.overwrite)
 
 
-def _other_run(path: Path, what: str) -> InputError:
-    return InputError(
-        f"{str(path)!r} records a run with {what}. Choose another --out, or add --overwrite."
-    )
-
-
-def _apart(found: Any, wanted: Any) -> str:
-    """How what is recorded differs from what is wanted."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        names = [name for name in wanted if found.get(name) != wanted[name]]
-        return ", ".join(f"{name} {found.get(name)} (now {wanted[name]})" for name in names)
-    return f"{found} (now {wanted})"
+def _rank(record: RunRecord | None) -> float:
+    """The score by which options are chosen; the lowest if it is not defined."""
+    score = math.nan if record is None else record["score"]
+    return -math.inf if math.isnan(score) else score
 
 
 def _results(jobs: Sequence[Job], n_at_once: int) -> Iterable[tuple[Job, RunRecord | Exception]]:
@@ -225,21 +234,3 @@ def _tried(job: Job) -> RunRecord | Exception:
 def _start(n_threads: int) -> None:
     torch.set_num_threads(n_threads)
     threadpool_limits(n_threads)
-
-
-def keep(path: Path, record: RunRecord) -> None:
-    """Write the record completely or not at all; null stands for values that are not finite."""
-    with write_errors(path), atomic_write(path) as part:
-        part.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
-
-
-def read(path: Path) -> RunRecord:
-    """A record that was kept; its score is NaN if there is none."""
-    try:
-        record: RunRecord = json.loads(path.read_text(encoding="utf-8"))
-        _ = record["score"], record["spec"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{quoted(path)} is not the record of a run. Move it away.") from error
-    if record["score"] is None:
-        record["score"] = math.nan
-    return record
