@@ -68,8 +68,8 @@ def layers(
     name_or_path: Any,
     texts: Any,
     *,
-    max_texts: int = 2000,
-    max_tokens: int = 50_000,
+    max_texts: int | None = 2000,
+    max_tokens: int | None = 50_000,
     seed: int = 0,
     device: str | None = None,
     batch_tokens: int | None = None,
@@ -85,8 +85,9 @@ def layers(
     name_or_path : str or path
         A model, as for `Encoder`.
     texts : list of str, or path
-    max_texts, max_tokens : int
-        Texts that are run and tokens that are measured at most; if there are more, a sample.
+    max_texts, max_tokens : int or None
+        Texts that are run and tokens that are measured at most; if there are more, a sample. None
+        takes all of them, as the papers do.
     seed : int
         Of these samples, and of those that metrics draw.
     device, batch_tokens, max_length
@@ -101,8 +102,9 @@ def layers(
         found = isotropy.layers("bert-base-cased", "sentences.txt")
         [geometry.isoscore for geometry in found.tokens]  # 13 numbers
     """
-    checks.integer(max_texts, "max_texts", 2)
-    checks.integer(max_tokens, "max_tokens", 2)
+    for name, most in (("max_texts", max_texts), ("max_tokens", max_tokens)):
+        if most is not None:
+            checks.integer(most, name, 2)
     picked = sample_texts(open_texts(texts, None), max_texts, seed)
     encoder = Encoder(
         name_or_path,
@@ -140,8 +142,12 @@ def layers(
     )
 
 
-def _drawn(kept: Sequence[NDArray[np.int64]], n_most: int, seed: int) -> list[NDArray[np.int64]]:
+def _drawn(
+    kept: Sequence[NDArray[np.int64]], n_most: int | None, seed: int
+) -> list[NDArray[np.int64]]:
     """The token numbers of each text that are among n_most drawn from all."""
+    if n_most is None:
+        return list(kept)
     lengths = [len(numbers) for numbers in kept]
     drawn = np.zeros(sum(lengths), dtype=bool)
     random = np.random.default_rng(seed)

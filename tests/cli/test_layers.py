@@ -126,6 +126,15 @@ def test_more_texts_and_tokens_than_wanted_are_sampled_and_said(bert, texts):
     assert result.stdout != other.stdout
 
 
+def test_all_takes_every_text_and_every_token(bert, texts):
+    result = done(bert, texts, "--max-texts", 5, "--max-tokens", 30, "--all", "--json")
+    (found,) = json.loads(result.stdout)["models"]
+    n_tokens = len(Encoder(bert, pool="tokens").encode(MORE))
+    assert found["n_tokens"] == n_tokens > 30
+    assert {one["tokens"]["n_samples"] for one in found["layers"]} == {n_tokens}
+    assert {one["cls"]["n_samples"] for one in found["layers"]} == {len(MORE)}
+
+
 def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     (tmp_path / "x.txt").write_text("the cat sat on the mat\n\na dog ran\nplaying\n")
     result = done(bert, tmp_path / "x.txt", "--max-length", 6)

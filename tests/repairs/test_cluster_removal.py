@@ -81,6 +81,34 @@ def test_small_clusters_are_dissolved(X):
     assert np.isfinite(repair.transform(outliers)).all()
 
 
+def test_least_directions_leave_small_clusters_whole(X):
+    """The null space of a cluster with few rows counts as directions of least variance."""
+    n_components, few = 15, X[:10] + 500  # ten rows of 20 features span nine dimensions
+    rows = np.vstack([X, few])
+    repair = ClusterRemoval(6, n_components, side="bottom").fit(rows)
+    assert (repair.n_clusters_, repair.n_dissolved_) == (6, 0)
+    labels = nearest(rows, repair.cluster_centers_)
+    small = labels[-1]
+    assert (labels == small).sum() == 10
+    assert repair.n_components_[small] == n_components - (20 - 9)
+    expected = np.empty_like(rows)
+    for label in np.unique(labels):
+        centred = rows[labels == label] - rows[labels == label].mean(0)
+        least = np.linalg.svd(centred)[2][20 - n_components :]
+        expected[labels == label] = centred - centred @ least.T @ least
+    assert np.allclose(repair.transform(rows), expected, atol=1e-9)
+    for n in (5, 12):  # five are all in the null space of the small cluster
+        other = ClusterRemoval(6, n, side="bottom")
+        alone, shared = other.fit(rows), repair.with_components(other)
+        assert shared.n_components_.tolist() == alone.n_components_.tolist()
+        assert np.allclose(shared.transform(rows), alone.transform(rows), atol=1e-9)
+
+
+def test_dissolved_clusters_are_counted(X):
+    repair = ClusterRemoval(6, 12).fit(np.vstack([X, X[:10] + 500]))
+    assert (repair.n_clusters_, repair.n_dissolved_) == (5, 1)
+
+
 def test_more_clusters_than_rows_warn_and_work():
     X = np.random.default_rng(0).standard_normal((9, 5))
     with pytest.warns(IsotropyWarning, match="n_clusters=27 is more than the 9 rows of X"):

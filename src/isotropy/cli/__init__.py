@@ -45,6 +45,9 @@ TOUR = {  # heading in the help: its commands, each with the first line of its h
     "Train": {
         "train": "Fine-tune models with and without calibration, and test whether it helped."
     },
+    "Papers": {
+        "reproduce": "Run an experiment of a paper on any model, beside the published figures."
+    },
 }
 SHARED = {"apply": "repair", "show": "repair", "compare": "evidence", "advise": "evidence"}
 MODULES = {name: SHARED.get(name, name) for part in TOUR.values() for name in part}

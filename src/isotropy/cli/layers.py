@@ -30,6 +30,7 @@ COLUMNS: dict[str, Callable[[Any], float]] = {  # head: what it shows of a geome
 @common.command(
     "isotropy layers bert-base-cased sentences.txt",
     "isotropy layers bert-base-cased sentences.txt --against ./my-model --out layers.html",
+    "isotropy layers bert-base-cased sentences.txt --all",
 )
 def layers(
     model: common.ModelArgument,
@@ -53,6 +54,14 @@ def layers(
     max_tokens: Annotated[
         int, Option(help="Measure at most this many tokens, drawn at random (--seed).", min=2)
     ] = 50_000,
+    use_all: Annotated[
+        bool,
+        Option(
+            "--all",
+            help="Encode all texts and measure all their tokens, whatever --max-texts and "
+            "--max-tokens are.",
+        ),
+    ] = False,
     seed: common.SeedOption = 0,
     options: common.TextOptions,
 ) -> None:
@@ -68,7 +77,7 @@ def layers(
         check_image(out, inputs, overwrite=overwrite, name="--out")
     common.offline_unless_reached(model, against)
     opened = options.open(texts)
-    picked = sample_texts(opened, max_texts, seed)
+    picked = sample_texts(opened, None if use_all else max_texts, seed)
     found, remarks = [], []
     for name in (model,) if against is None else (model, against):
         with warnings.catch_warnings(record=True) as caught:
@@ -76,8 +85,8 @@ def layers(
             geometry = layer_geometry.layers(
                 name,
                 picked,
-                max_texts=max_texts,
-                max_tokens=max_tokens,
+                max_texts=None,
+                max_tokens=None if use_all else max_tokens,
                 seed=seed,
                 **options.encoding,
             )

@@ -106,6 +106,10 @@ def repair(
         if out is not None:  # refused now, rather than after the fit
             engine.check(open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
         fitted.fit(rows, checkpoint=checkpoint)
+        if n_dissolved := getattr(fitted, "n_dissolved_", 0):
+            common.say(
+                f"{n_dissolved} of {n_dissolved + fitted.n_clusters_} clusters had too few rows"
+            )
         if out is not None:
             write(fitted, rows, out, overwrite)
         if save is not None:

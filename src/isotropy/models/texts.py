@@ -129,9 +129,9 @@ def each(texts: Texts) -> Iterator[Text]:
         yield from texts.read(block)
 
 
-def sample_texts(texts: Texts, n_most: int, seed: int = 0) -> list[Text]:
-    """At most n_most texts in order, drawn at random without replacement."""
-    if texts.n_texts <= n_most:
+def sample_texts(texts: Texts, n_most: int | None, seed: int = 0) -> list[Text]:
+    """At most n_most texts in order, drawn at random without replacement; all for None."""
+    if n_most is None or texts.n_texts <= n_most:
         return list(each(texts))
     drawn = np.random.default_rng(seed).choice(texts.n_texts, n_most, replace=False)
     kept: NDArray[np.bool_] = np.zeros(texts.n_texts, dtype=bool)

@@ -36,7 +36,8 @@ class AllButTheTop(SummedRepair):
     n_components : int or None
         D; None is ceil(n_features / 100). Zero only centres. At most n_features - 1.
     side : {"top", "bottom"}
-        "bottom" removes the D directions of least variance instead.
+        "bottom" removes the D directions of least variance instead; where rows span fewer
+        dimensions than there are features, those without variance are among the D.
 
     Attributes
     ----------
@@ -116,22 +117,21 @@ def expect_removed(n_removed: int, n_components: int | None, n_features: int) ->
 def directions(moments: Moments, n_components: int, side: str) -> Floats:
     """Principal directions to remove, as rows of a matrix; possibly fewer than asked for.
 
-    Directions without variance are left out, and so is the last one with variance: removing it
-    would turn every row into zero.
+    Directions without variance are left out, though at the bottom they count as the least ones. So
+    is the last one with variance: removing it would turn every row into zero.
     """
     scatter = moments.at_unit_scale.scatter
     d = len(scatter)
     if n_components == 0:
         return np.zeros((0, d))
-    ends = (d - n_components, d - 1) if side == "top" else (0, d - 1)
+    ends = (d - n_components, d - 1) if side == "top" else (0, n_components - 1)
     with linalg.threads_for(len(scatter)):
         values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
     trace = float(np.trace(scatter))
     noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
-    varying = np.flatnonzero(values > noise)
+    removed = np.flatnonzero(values > noise)
     if side == "top":
-        varying = varying[::-1]
-    removed = varying[:n_components]
+        removed = removed[::-1]
     if len(removed) and trace - float(values[removed].sum()) <= noise:
         removed = removed[:-1]
     return vectors[:, removed].T
@@ -158,7 +158,8 @@ class ClusterRemoval(Repair):
     n_components : int
         Directions removed from every cluster, at most n_features - 1. Zero only centres clusters.
     side : {"top", "bottom"}
-        "bottom" removes the directions of least variance instead.
+        "bottom" removes the directions of least variance instead. In a cluster with few rows those
+        without variance are among them, so that less is removed.
     random_state : int
         Seed of the clustering.
 
@@ -175,10 +176,10 @@ class ClusterRemoval(Repair):
     -----
     Section 3 of Rajaee and Pilehvar 2021 (27 clusters and 12 directions for BERT). Differs from
     it: k-means is seeded and starts from k-means++; new rows can be repaired; and a cluster with
-    too few rows for its directions (fewer than n_components + 2), on which the published code
-    fails, is dissolved, and its rows join the nearest other cluster. `n_clusters_` may therefore
-    be less than `n_clusters`. One cluster always remains, and it never loses its last direction
-    with variance. Not affine.
+    too few rows for its top directions (fewer than n_components + 2), on which the published code
+    fails, is dissolved, and its rows join the nearest other cluster; so is one of a single row.
+    `n_dissolved_` says how many were. One cluster always remains, and it never loses its last
+    direction with variance. Not affine.
 
     Examples
     --------
@@ -209,12 +210,22 @@ class ClusterRemoval(Repair):
         """Number of clusters that were large enough."""
         return len(self.means_)
 
+    @property
+    def n_dissolved_(self) -> int:
+        """Number of clusters that were asked for and had too few rows, or too few distinct ones."""
+        return self.n_clusters - self.n_clusters_
+
     def with_components(self, other: ClusterRemoval) -> ClusterRemoval:
         """The same clusters, with as many directions removed as `other` asks for."""
         found = copy.copy(self)
         found.n_components = other.n_components
-        found.n_components_ = np.minimum(self.n_components_, other.n_components)
-        found.components_ = self.components_[:, : other.n_components]
+        n_features = self.components_.shape[2]
+        before, after = (min(n, n_features - 1) for n in (self.n_components, other.n_components))
+        # at the bottom, those without variance come first and are not among the components
+        absent = before - self.n_components_ if self.side == "bottom" else 0
+        found.n_components_ = np.clip(after - absent, 0, self.n_components_)
+        kept = np.arange(max(found.n_components_)) < found.n_components_[:, None]
+        found.components_ = self.components_[:, : kept.shape[1]] * kept[:, :, None]
         return found
 
     def _check_params(self) -> None:
@@ -248,7 +259,8 @@ class ClusterRemoval(Repair):
         centroids = kmeans(source, n_clusters, self.random_state, checkpoint)
         size = unit_of(centroids)
         centroids = linalg.scaled(centroids, size)
-        done = large_clusters(over(source, size), centroids, n_removed + 2, checkpoint)
+        n_least = n_removed + 2 if self.side == "top" else 2
+        done = large_clusters(over(source, size), centroids, n_least, checkpoint)
         (found,) = done.states
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
         merged = Moments(found.centroids.mean(axis=0))

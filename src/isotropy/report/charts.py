@@ -45,7 +45,7 @@ LOG10 = math.log(10)
 @public
 def spectrum(space: Any, before: Any = None) -> go.Figure:
     """Singular values in descending order, on logarithmic axes."""
-    figure = _figure("rank", "singular value", x_log=True, y_log=True)
+    figure = blank("rank", "singular value", x_log=True, y_log=True)
     for view, line in _lines(space, before):
         values = np.asarray(_measured(view, "singular_values"), dtype=np.float64)
         _add_curve(figure, np.where(values > 0, values, np.nan), view.name, line)
@@ -55,7 +55,7 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
 @public
 def explained_variance(space: Any, before: Any = None) -> go.Figure:
     """Share of the variance that the first components explain; even use is dotted."""
-    figure = _figure("principal components", "share of variance", x_log=True)
+    figure = blank("principal components", "share of variance", x_log=True)
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
     for view, line in _lines(space, before):
         shares = view.geometry.drawn.explained
@@ -76,7 +76,7 @@ def _add_curve(figure: go.Figure, values: Floats, name: str, line: dict[str, Any
 @public
 def partition(space: Any, before: Any = None) -> go.Figure:
     """Partition function along both signs of every eigenvector of X'X; flat is isotropic."""
-    figure = _figure("eigenvector of X'X, largest first", "log10 of F(u) / n", x_log=True)
+    figure = blank("eigenvector of X'X, largest first", "log10 of F(u) / n", x_log=True)
     for view, line in _lines(space, before):
         logs = view.geometry.drawn.log_partition
         if logs is None:
@@ -115,7 +115,7 @@ def norms(space: Any, before: Any = None) -> go.Figure:
 @public
 def dimensions(space: Any, before: Any = None) -> go.Figure:
     """What each dimension adds to the mean cosine; the largest are named with their share."""
-    figure = _figure("dimension", "part of the mean cosine")
+    figure = blank("dimension", "part of the mean cosine")
     for view, line in _lines(space, before):
         parts = _contributions(view)
         figure.add_scatter(
@@ -160,7 +160,7 @@ def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.
 def points(view: View, n_dimensions: int) -> go.Figure:
     """The projection without colours and texts."""
     titles = [f"axis {i + 1}: {share:.1%} of variance" for i, share in enumerate(view.axes[2])]
-    figure = _figure(titles[0], titles[1])
+    figure = blank(titles[0], titles[1])
     rows = dict(zip("xyz", view.positions.astype(np.float32).T[:n_dimensions], strict=False))
     zero = dict(zip("xyz", view.origin[:n_dimensions, None], strict=False))
     named = {"name": "rows", "mode": "markers", "hoverinfo": "text"}
@@ -201,7 +201,7 @@ def coloured(colouring: Colouring, title: str) -> go.Figure:
 @public
 def local(space: Any) -> go.Figure:
     """Isotropy of the sampled rows, and of the rows less the means of their clusters."""
-    figure = _figure("value", "")
+    figure = blank("value", "")
     view = as_view(space)
     names = [name.replace("_", " ") for name in view.local]
     kinds = (("all rows", GREY, "circle"), ("within clusters", INK, "diamond"))
@@ -232,7 +232,7 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
     """A metric layer by layer, from the output of `isotropy layers --json`."""
     if metric not in LAYER_METRICS:
         raise InputError(f"metric must be one of {', '.join(LAYER_METRICS)}, got {metric!r}.")
-    figure = _figure("layer", metric)
+    figure = blank("layer", metric)
     figure.update_xaxes(dtick=1)
     for model, color in zip(found["models"], itertools.cycle(NAMED), strict=False):
         first = model["first_token"] or "first token"
@@ -250,7 +250,7 @@ def layers(found: Mapping[str, Any], metric: str = "-log10 I") -> go.Figure:
 @public
 def evidence(gains: Sequence[Any]) -> go.Figure:
     """Gains over no repair with their 95 % intervals, in points; left of zero is a loss."""
-    figure = _figure("gain over none, points", "")
+    figure = blank("gain over none, points", "")
     tasks = dict.fromkeys(gain.task for gain in gains)
     for task, color in zip(tasks, itertools.cycle(NAMED), strict=False):
         rows = [gain for gain in gains if gain.task == task]
@@ -276,7 +276,8 @@ def _stacked(repair: str) -> str:
     return repair.replace("(", "<br>(", 1).replace(", ", ",<br>")
 
 
-def _figure(x: str, y: str, x_log: bool = False, y_log: bool = False) -> go.Figure:
+def blank(x: str, y: str, x_log: bool = False, y_log: bool = False) -> go.Figure:
+    """An empty figure with the report's look."""
     figure = go.Figure()
     figure.update_layout(
         template="plotly_white",
@@ -301,7 +302,7 @@ def _lines(space: Any, before: Any) -> list[tuple[View, dict[str, Any]]]:
 
 
 def _histograms(x: str, y: str, drawn: list[tuple[Floats, View, dict[str, Any]]]) -> go.Figure:
-    figure = _figure(x, y)
+    figure = blank(x, y)
     figure.update_yaxes(tickformat=".0%")
     for values, view, line in drawn:
         if not len(values):

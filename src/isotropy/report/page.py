@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -61,18 +62,37 @@ def write_image(figure: Any, path: Any, *, overwrite: bool = False) -> None:
     ...     write_image(charts.norms(X), f"{folder}/norms.html")
     """
     target = check_image(path, overwrite=overwrite)
+    with _browser(), write_errors(target), atomic_write(target, overwrite=overwrite) as part:
+        if target.suffix == ".html":
+            figure.write_html(part, include_plotlyjs=True)
+        else:
+            figure.write_image(part, format=target.suffix[1:])
+
+
+def write_images(figures: Iterable[Any], paths: Sequence[Path], **size: Any) -> None:
+    """Write figures as pictures, replacing old ones, with one browser for all; all or none."""
+    import plotly.io
+
+    for path in paths:
+        check_image(path, overwrite=True)
+    with contextlib.ExitStack() as stack:
+        parts = [stack.enter_context(atomic_write(path)) for path in paths]
+        with _browser():
+            kinds = [path.suffix[1:] for path in paths]
+            plotly.io.write_images(list(figures), parts, format=kinds, **size)
+
+
+@contextlib.contextmanager
+def _browser() -> Iterator[None]:
+    """Name what is missing if a picture can't be written for want of a browser."""
     try:
-        with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
-            if target.suffix == ".html":
-                figure.write_html(part, include_plotlyjs=True)
-            else:
-                figure.write_image(part, format=target.suffix[1:])
+        yield
     except InputError:
         raise
     except Exception as error:  # kaleido has several kinds for a browser that can't be started
         if "chrom" not in f"{error}".lower():
             raise
-        raise InputError(
+        raise MissingExtraError(
             "a picture needs Chrome or Chromium, and neither could be started. Install "
             "one, or write .html."
         ) from error
@@ -189,7 +209,7 @@ def _page(
     if known:
         sections.append(evidence_section(known))
     first = views[0]
-    text = _template().render(
+    text = _template("page.html").render(
         title=title,
         version=__version__,
         geometry=first.geometry,
@@ -247,7 +267,7 @@ def _fitted(repair: Any) -> Repair:
 
 
 def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
-    """Everything that the script draws, as JSON that can't end the script it stands in."""
+    """Everything that the script draws."""
     first, *others = views
     after = [  # without the advice to leave it alone
         f"{view.name.capitalize()}: {view.geometry.verdict.removesuffix(ALONE).strip()}"
@@ -270,6 +290,23 @@ def _data(views: Sequence[View], sections: Sequence[Section]) -> str:
         ],
         "texts": hover(first.columns, len(first.rows)),
     }
+    return _script(found)
+
+
+def render(template: str, figures: Mapping[str, Any], **values: Any) -> str:
+    """A page with figures, whose template draws each in the element with its name."""
+    found = _template(template).render(
+        **values,
+        version=__version__,
+        data=_script({name: json.loads(figure.to_json()) for name, figure in figures.items()}),
+        style=_static("page.css"),
+        plotly=_static("plotly-gl3d.min.js"),
+    )
+    return str(found)
+
+
+def _script(found: Any) -> str:
+    """A value as JSON that can't end the script it stands in."""
     text = json.dumps(found, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -290,7 +327,7 @@ def _static(name: str) -> str:
     return (resources.files("isotropy.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _template() -> Any:
+def _template(name: str) -> Any:
     try:
         import jinja2
     except ImportError as error:
@@ -300,4 +337,4 @@ def _template() -> Any:
     made = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    return made.from_string(_static("page.html"))
+    return made.from_string(_static(name))

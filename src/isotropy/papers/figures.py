@@ -1,0 +1,100 @@
+"""Figures of experiments, with the report's look. Only scatter traces: its plotly has no others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isotropy.report import charts
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+
+
+def lines(
+    series: Mapping[str, tuple[Sequence[Any], Sequence[float]]],
+    x: str,
+    y: str,
+    *,
+    x_log: bool = False,
+    y_log: bool = False,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+) -> Any:
+    """One line with markers per series, {name: (xs, ys)}; bands are {name: (low, high)}."""
+    figure = charts.blank(x, y, x_log, y_log)
+    styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS), itertools.cycle(DASHES))
+    for (name, (xs, ys)), (color, symbol, dash) in zip(series.items(), styles, strict=False):
+        error = None
+        if bands and name in bands:
+            low, high = (np.asarray(end, dtype=float) for end in bands[name])
+            middle = np.asarray(ys, dtype=float)
+            error = {"type": "data", "array": high - middle, "arrayminus": middle - low}
+        figure.add_scatter(
+            x=list(xs), y=list(ys), name=charts.plain(name), mode="lines+markers", error_y=error,
+            line={"color": color, "dash": dash}, marker={"symbol": symbol, "size": 7},
+        )  # fmt: skip
+    return figure
+
+
+def points(
+    groups: Mapping[str, Any], x: str = "first component", y: str = "second component",
+    texts: Mapping[str, Sequence[str]] | None = None,
+) -> Any:  # fmt: skip
+    """Two columns of rows as points, one colour and symbol per group, {name: (n, 2) array}."""
+    figure = charts.blank(x, y)
+    styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS))
+    for (name, rows), (color, symbol) in zip(groups.items(), styles, strict=False):
+        figure.add_scatter(
+            x=rows[:, 0], y=rows[:, 1], name=charts.plain(name), mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 5, "opacity": 0.6},
+            text=None if texts is None else [charts.plain(text) for text in texts[name]],
+        )  # fmt: skip
+    return figure
+
+
+def shaded(rows: Any, values: Any, title: str, texts: Sequence[str] | None = None) -> Any:
+    """Two columns of rows as points, coloured by a value of each, with a colour bar."""
+    figure = charts.blank("first component", "second component")
+    figure.add_scatter(
+        x=rows[:, 0], y=rows[:, 1], mode="markers", showlegend=False,
+        text=None if texts is None else [charts.plain(text) for text in texts],
+        marker={
+            "color": values, "colorscale": "Viridis", "size": 5, "opacity": 0.7,
+            "colorbar": {"title": {"text": charts.plain(title)}},
+        },
+    )  # fmt: skip
+    return figure
+
+
+def densities(groups: Mapping[str, Any], x: str, y: str = "share of rows", n_bins: int = 60) -> Any:
+    """Histograms of values on one scale, {name: values}."""
+    figure = charts.blank(x, y)
+    figure.update_yaxes(tickformat=".0%")
+    values = [np.asarray(group, dtype=float) for group in groups.values()]
+    ends = (min(map(np.min, values)), max(map(np.max, values)))
+    styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(DASHES))
+    for name, group, (color, dash) in zip(groups, values, styles, strict=False):
+        heights, edges = np.histogram(group, bins=n_bins, range=ends)
+        figure.add_scatter(
+            x=(edges[1:] + edges[:-1]) / 2, y=heights / len(group), name=charts.plain(name),
+            mode="lines", line={"color": color, "dash": dash, "shape": "hvh"},
+        )  # fmt: skip
+    return figure
+
+
+def bars(values: Mapping[str, Mapping[str, float]], y: str) -> Any:
+    """Values of groups as open symbols, so that equal ones both show, {series: {group: value}}."""
+    figure = charts.blank("", y)
+    styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS))
+    for (name, groups), (color, symbol) in zip(values.items(), styles, strict=False):
+        figure.add_scatter(
+            x=list(groups), y=list(groups.values()), name=charts.plain(name), mode="markers",
+            marker={
+                "color": color, "symbol": f"{symbol}-open", "size": 10,
+                "line": {"width": 2, "color": color},
+            },
+        )  # fmt: skip
+    return figure

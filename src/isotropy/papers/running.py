@@ -1,0 +1,227 @@
+"""reproduce: run an experiment of a paper, or all of them, on any model."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isotropy import checks
+from isotropy._version import __version__
+from isotropy.errors import InputError, public
+from isotropy.papers import quick as quickly
+from isotropy.papers import results
+from isotropy.papers.experiment import Experiment, Findings, Record, check_seeds, chosen
+from isotropy.papers.settings import Settings
+from isotropy.sources import guard, output_path
+from isotropy.tables import finite
+from isotropy.writing import atomic_write, quoted, write_errors
+
+Tell = Callable[[str], object]
+
+
+@public
+def reproduce(
+    name: str,
+    *,
+    out: Any,
+    models: Sequence[str] | None = None,
+    data: Any = None,
+    folder: Any = None,
+    device: str | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    overwrite: bool = False,
+    tell: Tell | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Run an experiment of a paper, or all experiments of one, and write what they found.
+
+    Parts that are finished are kept in `out`, so an interrupted run goes on where it stopped.
+
+    Parameters
+    ----------
+    name : str
+        "cluster/layers", or "cluster" for all experiments of that paper.
+    out : path
+        Folder for the results: a folder for each experiment with result.json, README.md and the
+        figures, and a page for the paper.
+    models : list of str, optional
+        Names in `folder`, folders, or names on the hub; by default the stand-ins of each experiment
+        that are in `folder`.
+    data : path, optional
+        Folder with a folder for each data set; by default the environment variable ISOTROPY_DATA.
+    folder : path, optional
+        Folder in which models are looked up first; by default ISOTROPY_MODELS.
+    device : str, optional
+        Torch device; by default "cuda" if available.
+    seeds : int, optional
+        By default as many as the paper has.
+    quick : bool
+        Run on tiny random models and generated data, in seconds, to see that everything works.
+    overwrite : bool
+        Repeat parts that are finished.
+    tell : callable, optional
+        Called with a line about each step.
+
+    Returns
+    -------
+    dict
+        What each result.json holds, by the name of the experiment.
+    """
+    tell = tell or (lambda line: None)
+    target = Path(output_path(out, "out"))
+    data, folder = (
+        _from_environment(data, "ISOTROPY_DATA"),
+        _from_environment(folder, "ISOTROPY_MODELS"),
+    )
+    guard({}, {"data": data, "folder": folder}, kept={"out": target})
+    found: dict[str, dict[str, Any]] = {}
+    pages: dict[str, list[tuple[Experiment, dict[str, Any], dict[str, Any]]]] = {}
+    for experiment in chosen(name):
+        settings = settings_for(experiment, target, data, folder, device, seeds, quick)
+        result, figures = run(settings, models, overwrite, tell)
+        if result is not None:
+            found[experiment.full_name] = result
+            pages.setdefault(experiment.paper.name, []).append((experiment, result, figures))
+    for paper, done in pages.items():
+        results.paper_page(done[0][0].paper, target / paper, done)
+    return found
+
+
+def settings_for(
+    experiment: Experiment,
+    out: Path,
+    data: Path | None,
+    folder: Path | None,
+    device: str | None,
+    seeds: int | None,
+    quick: bool,
+) -> Settings:
+    """The settings of an experiment; with `quick` its models and data are made here."""
+    settings = Settings(
+        experiment,
+        out / experiment.paper.name / experiment.name,
+        data,
+        folder,
+        device,
+        check_seeds(seeds, experiment),
+        options=experiment.options,
+    )
+    if not quick:
+        return settings
+    made = quickly.made(out / "quick")
+    return replace(
+        settings,
+        data=made / "data",
+        models=made / "models",
+        seeds=min(settings.seeds, 2),
+        quick=True,
+        options={**experiment.options, **experiment.quick},
+    )
+
+
+def planned(settings: Settings, models: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The models that an experiment runs on, and what is missing, in words."""
+    experiment = settings.experiment
+    wanted = list(models or ())
+    missing = []
+    if not wanted:
+        names = quickly.stand_ins(experiment.models) if settings.quick else experiment.models
+        wanted = [name for name in names if settings.has_model(name)]
+        missing += [
+            f"{name} was not found, so it is left out." for name in names if name not in wanted
+        ]
+    absent = [name for name in experiment.data if not settings.has_data(name)]
+    missing += [f"The data set {name} was not found, so it is left out." for name in absent]
+    return wanted, missing
+
+
+def run(
+    settings: Settings, models: Sequence[str] | None, overwrite: bool, tell: Tell
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The result of an experiment and its figures, after running what is not finished."""
+    experiment = settings.experiment
+    wanted, missing = planned(settings, models)
+    if len(settings.data_sets) < min(experiment.needed, len(experiment.data)):
+        needs = ", ".join(experiment.data)
+        tell(f"{experiment.full_name}: left out, since it needs {needs} in --data.")
+        return None, {}
+    if experiment.models and not wanted:
+        tell(f"{experiment.full_name}: left out, since no model was found. Name one with --model.")
+        return None, {}
+    records: list[Record] = []
+    figures: dict[str, Any] = {}
+    notes: list[str] = []
+    parts: list[tuple[str, Callable[[], Findings]]] = []
+    if experiment.measure is not None:
+        measure = experiment.measure
+        parts += [(model, functools.partial(measure, settings, model)) for model in wanted]
+    if experiment.conclude is not None:
+        conclude = experiment.conclude
+        parts.append(("", lambda: conclude(settings, records)))
+    for model, work in parts:
+        tell(f"{experiment.full_name}{f': {Path(model).name}' if model else ''}")
+        part = _kept_or_done(settings, model, work, overwrite)
+        name = Path(model).name
+        records += [({"model": name} if model else {}) | one for one in part.records]
+        figures |= {f"{key}-{name}" if model else key: one for key, one in part.figures.items()}
+        notes += [note for note in part.notes if note not in notes]
+    found = results.result(settings, Findings(records, figures, notes), wanted, missing)
+    for remark in results.write(settings, found, figures):
+        tell(f"{experiment.full_name}: {remark}")
+    return found, figures
+
+
+def _kept_or_done(
+    settings: Settings, model: str, work: Callable[[], Findings], overwrite: bool
+) -> Findings:
+    """The findings of a part from its file, or by working it out and keeping it there."""
+    name = re.sub(r"[^\w.-]+", "_", Path(model).name) or "all"
+    path = settings.out / "parts" / f"{name}.json"
+    identity = finite({
+        "version": __version__,
+        "model": model,
+        "data": settings.fingerprints(),
+        "options": json.loads(json.dumps(dict(settings.options))),
+        "seeds": settings.seeds,
+        "quick": settings.quick,
+    })  # fmt: skip
+    if model and not overwrite and path.is_file():  # what is concluded from models is done anew
+        kept = _read(path)
+        if kept.get("identity") == identity:
+            return _findings(kept)
+    found = work()
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as part:
+            figures = {key: json.loads(one.to_json()) for key, one in found.figures.items()}
+            whole = {"identity": identity, "records": found.records, "notes": found.notes}
+            part.write_text(json.dumps(finite(whole | {"figures": figures})), encoding="utf-8")
+    return _findings(_read(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{quoted(path)} is damaged. Delete it.") from error
+    if not isinstance(found, dict) or not {"records", "notes", "figures"} <= found.keys():
+        raise InputError(f"{quoted(path)} is not a part of an experiment. Move it away.")
+    return found
+
+
+def _findings(kept: dict[str, Any]) -> Findings:
+    import plotly.graph_objects as go
+
+    figures = {key: go.Figure(one) for key, one in kept["figures"].items()}
+    return Findings(kept["records"], figures, kept["notes"])
+
+
+def _from_environment(given: Any, name: str) -> Path | None:
+    found = os.environ.get(name) if given is None else checks.path(given, name.lower())
+    return Path(found).expanduser() if found else None
