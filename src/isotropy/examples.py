@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import MissingExtraError
+from isotropy.models import from_bytes
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def smollm2() -> WordVectors:
     tensor = next(t for t in reader.tensors if t.name == "token_embd.weight")
     vectors = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ", _from_bytes))
+    return WordVectors("SmolLM2-135M token embeddings", vectors, _words(tokens, "Ġ", from_bytes))
 
 
 def wordllama() -> WordVectors:
@@ -87,18 +88,3 @@ def _words(tokens: Any, start_of_word: str, written: Callable[[str], str]) -> di
             names = (written(token[1:]), token[1:], token)  # part of a character is no word
             found[next(name for name in names if name not in found)] = i
     return found
-
-
-def _from_bytes(token: str) -> str:
-    """The text of a byte-level token; the token itself if its bytes are not valid UTF-8.
-
-    As in GPT-2, printable bytes stand for themselves and others for characters from 256 on.
-    """
-    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printing]
-    byte_of = {chr(byte): byte for byte in printing}
-    byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
-    try:
-        return bytes(byte_of[character] for character in token).decode("utf-8")
-    except (KeyError, UnicodeDecodeError):
-        return token

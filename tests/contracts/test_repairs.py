@@ -17,6 +17,7 @@ from isotropy.testing.repairs import REPAIR_CHECKS, fitted, rows
 REPAIRS = [
     *(cls() for cls in Repair.by_name.values()),
     isotropy.AllButTheTop(2, side="bottom"),
+    isotropy.AllButTheTop(2, centered=False),
     isotropy.ClusterRemoval(4, 0),
     isotropy.Whiten("pca", n_components=2),
     isotropy.Whiten(power=0.5, shrinkage=0.1),

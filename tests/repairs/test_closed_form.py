@@ -63,6 +63,15 @@ def test_all_but_the_top_removes_principal_components(X, n_components):
     assert np.allclose(AllButTheTop(n_components).fit_transform(X), expected, atol=1e-9)
 
 
+def test_the_uncentred_form_projects_the_rows_themselves(X):
+    pca = PCA(3).fit(X)
+    expected = X - X.mean(0) - X @ pca.components_.T @ pca.components_
+    repair = AllButTheTop(3, centered=False).fit(X)
+    assert np.allclose(repair.transform(X), expected, atol=1e-9)
+    A, b = repair.affine()
+    assert np.allclose(X @ A.T + b, expected, atol=1e-9)
+
+
 def test_all_but_the_top_removes_one_direction_in_a_hundred_by_default():
     X = np.random.default_rng(0).standard_normal((2000, 250))
     assert AllButTheTop().fit(X).components_.shape == (3, 250)

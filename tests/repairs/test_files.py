@@ -36,7 +36,12 @@ def test_the_header_says_what_it_was_fitted_on(saved):
     with safe_open(str(saved), framework="numpy") as file:
         header = json.loads(file.metadata()[KEY])
     assert header["method"] == "all-but-the-top"
-    assert header["params"] == {"n_components": 2, "normalize": False, "side": "top"}
+    assert header["params"] == {
+        "centered": True,
+        "n_components": 2,
+        "normalize": False,
+        "side": "top",
+    }
     assert (header["n_samples"], header["n_features"]) == (100, 8)
     assert header["note"] == "vectors of a test"
     assert header["time"].endswith("+00:00")
@@ -63,6 +68,13 @@ def test_a_file_from_before_levels_has_none(saved):
     header["checksum"] = checksum(header, tensors)
     save_file(tensors, saved, metadata={KEY: json.dumps(header)})
     assert isotropy.load(saved).level_ == ""
+
+
+def test_a_file_from_before_the_uncentred_form_projects_centred_rows(saved):
+    before = isotropy.load(saved)
+    rewritten(saved, {"params": {"n_components": 2, "normalize": False, "side": "top"}})
+    X = np.random.default_rng(1).standard_normal((20, 8))
+    np.testing.assert_array_equal(isotropy.load(saved).transform(X), before.transform(X))
 
 
 def test_a_loaded_repair_can_be_fitted_on(saved):

@@ -11,7 +11,7 @@ from isotropy.errors import InputError
 from isotropy.models import KeyedVectors
 from isotropy.report import View, charts, page
 from isotropy.report.inputs import Gain
-from isotropy.report.views import carried, colourings, hover
+from isotropy.report.views import carried, colourings, frequencies, hover
 from isotropy.sources import as_source
 
 
@@ -105,6 +105,35 @@ def test_words_are_coloured_by_frequency(rows):
     view = View(isotropy.measure(rows), columns={"word": words[:n]})
     common, rare, middle = colourings(view)["frequency"].values[:3]
     assert common > middle > rare
+
+
+@pytest.mark.parametrize(
+    ("pieces", "as_text"),
+    [
+        (["Ġthe", "Ġdog", "Ġisotropy", "ing", "ĠcafÃ©"], ["the", "dog", "isotropy", "ing", "café"]),
+        (["the", "##dog", "##isotropy", "##ing"], ["the", "dog", "isotropy", "ing"]),
+        (["▁the", "▁dog", "▁isotropy", "ing"], ["the", "dog", "isotropy", "ing"]),
+    ],
+)
+def test_word_pieces_have_the_frequency_of_their_text(pieces, as_text):
+    zipf_frequency = pytest.importorskip("wordfreq").zipf_frequency
+    expected = [zipf_frequency(text, "en") for text in as_text]
+    assert frequencies(pieces).tolist() == expected
+    assert min(expected) > 0
+
+
+def test_an_uncentred_projection_shows_the_drift(rows):
+    X = rows.astype(np.float64) + 5
+    view = View(isotropy.measure(X))
+    figure = charts.projection(view, "norm", centered=False)
+    _, values, axes = np.linalg.svd(view.rows, full_matrices=False)
+    np.testing.assert_allclose(
+        np.abs(figure.data[0].x), np.abs(view.rows @ axes[0]), rtol=1e-5, atol=1e-5
+    )
+    assert figure.data[1].x.tolist() == figure.data[1].y.tolist() == [0.0]  # the origin
+    share = values[0] ** 2 / (values**2).sum()
+    assert figure.layout.xaxis.title.text == f"axis 1: {share:.1%} of squared length"
+    assert np.abs(np.mean(charts.projection(view, "norm").data[0].x)) < 1e-4
 
 
 def test_a_geometry_without_rows_says_what_to_measure(rows):

@@ -4,6 +4,7 @@ from isotropy.models.encoder import Encoder, cut_off, holds_vectors, open_encode
 from isotropy.models.keyed import KEYS, Embeddings, KeyedVectors, WordMeans, averaged, embeddings
 from isotropy.models.loading import extra, first_line, loading, pretrained_location
 from isotropy.models.models import Float32Array
+from isotropy.models.pieces import as_written, from_bytes
 from isotropy.models.texts import (
     Span,
     Text,

@@ -74,6 +74,7 @@ class Experiment:
     layouts: tuple[Layout, ...]
     data: tuple[str, ...] = ()  # data sets it reads; missing ones are named and left out
     needed: int = 1  # of the data sets, how many must be there
+    trained: tuple[str, ...] = ()  # models that it trains itself, in place of any others
     gpu: bool = False  # whether it takes hours without one
     options: Mapping[str, Any] = field(default_factory=dict)  # as in the paper
     quick: Mapping[str, Any] = field(default_factory=dict)  # those that --quick changes

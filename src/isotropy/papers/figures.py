@@ -22,9 +22,13 @@ def lines(
     x_log: bool = False,
     y_log: bool = False,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    markers: bool = True,
 ) -> Any:
-    """One line with markers per series, {name: (xs, ys)}; bands are {name: (low, high)}."""
+    """One line per series, {name: (xs, ys)}; bands are {name: (low, high)}."""
     figure = charts.blank(x, y, x_log, y_log)
+    for axis, is_log in ((figure.layout.xaxis, x_log), (figure.layout.yaxis, y_log)):
+        if is_log:
+            axis.update(dtick="D2", exponentformat="power")  # labels at 1, 2, 5, 10
     styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS), itertools.cycle(DASHES))
     for (name, (xs, ys)), (color, symbol, dash) in zip(series.items(), styles, strict=False):
         error = None
@@ -33,7 +37,8 @@ def lines(
             middle = np.asarray(ys, dtype=float)
             error = {"type": "data", "array": high - middle, "arrayminus": middle - low}
         figure.add_scatter(
-            x=list(xs), y=list(ys), name=charts.plain(name), mode="lines+markers", error_y=error,
+            x=list(xs), y=list(ys), name=charts.plain(name), error_y=error,
+            mode="lines+markers" if markers else "lines",
             line={"color": color, "dash": dash}, marker={"symbol": symbol, "size": 7},
         )  # fmt: skip
     return figure
@@ -88,6 +93,7 @@ def densities(groups: Mapping[str, Any], x: str, y: str = "share of rows", n_bin
 def bars(values: Mapping[str, Mapping[str, float]], y: str) -> Any:
     """Values of groups as open symbols, so that equal ones both show, {series: {group: value}}."""
     figure = charts.blank("", y)
+    figure.update_layout(height=440)  # the names of groups take room
     styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS))
     for (name, groups), (color, symbol) in zip(values.items(), styles, strict=False):
         figure.add_scatter(

@@ -51,7 +51,8 @@ def result(
 def command(settings: Settings, models: Sequence[str]) -> str:
     """The command that makes the result; folders are where the user has them."""
     words = ["isotropy reproduce", settings.experiment.full_name]
-    words += [f"--model {Path(model).name}" for model in models]
+    if not settings.experiment.trained:
+        words += [f"--model {Path(model).name}" for model in models]
     if settings.quick:
         words.append("--quick")
     if settings.seeds != settings.experiment.seeds:
@@ -174,7 +175,9 @@ def provenance(found: dict[str, Any]) -> str:
     seeds = f"{found['seeds']} {'seed' if found['seeds'] == 1 else 'seeds'}"
     parts = [", ".join(found["models"]) or "no model", ", ".join(found["data"]) or "no data", seeds]
     parts.append(", ".join(f"{name} {version}" for name, version in found["versions"].items()))
-    return "; ".join(parts) + "; a bracket is a 95 % interval over seeds"
+    if found["seeds"] > 1:
+        parts.append("a bracket is a 95 % interval over seeds")
+    return "; ".join(parts)
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -128,7 +128,7 @@ def settings_for(
 def planned(settings: Settings, models: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The models that an experiment runs on, and what is missing, in words."""
     experiment = settings.experiment
-    wanted = list(models or ())
+    wanted = list(experiment.trained or models or ())
     missing = []
     if not wanted:
         names = quickly.stand_ins(experiment.models) if settings.quick else experiment.models

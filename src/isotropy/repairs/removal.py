@@ -38,6 +38,9 @@ class AllButTheTop(SummedRepair):
     side : {"top", "bottom"}
         "bottom" removes the D directions of least variance instead; where rows span fewer
         dimensions than there are features, those without variance are among the D.
+    centered : bool
+        Whether u_j is multiplied with the centred row y, as above. With False it is multiplied
+        with x itself, which brings back the mean's part along u_j, with the other sign.
 
     Attributes
     ----------
@@ -48,8 +51,9 @@ class AllButTheTop(SummedRepair):
 
     Notes
     -----
-    Eq. 9 to 11 of Bis, Podkorytov and Liu 2021, where the centred vector is projected. Differs
-    from Mu and Viswanath, All-but-the-top, 2018, where the uncentred one is. Affine.
+    Eq. 9 to 11 of Bis, Podkorytov and Liu 2021, where the centred vector is projected, because
+    that was found to work better. In Mu and Viswanath, All-but-the-top, 2018, the uncentred one
+    is, as with `centered=False`. Affine.
 
     Examples
     --------
@@ -69,10 +73,12 @@ class AllButTheTop(SummedRepair):
     n_components: int | None = None
     side: Side = "top"
     normalize: bool = False
+    centered: bool = True
 
     def _check_params(self) -> None:
         super()._check_params()
         checks.choice(self.side, "side", SIDES)
+        checks.flag(self.centered, "centered")
         if self.n_components is not None:
             checks.integer(self.n_components, "n_components", 0)
 
@@ -86,11 +92,14 @@ class AllButTheTop(SummedRepair):
         self.components_ = directions(statistic, n_removed, self.side)
 
     def apply(self, rows: Array, out: Array) -> None:
-        remove(rows, like(self.mean_, rows), like(self.components_, rows), out)
+        mean, components = like(self.mean_, rows), like(self.components_, rows)
+        remove(rows, mean, components, out)
+        if not self.centered:
+            out -= (mean @ components.T) @ components
 
     def affine_form(self) -> tuple[Floats, Floats]:
         A = np.eye(self.n_features_in_) - self.components_.T @ self.components_
-        return A, -A @ self.mean_
+        return A, -(A @ self.mean_ if self.centered else self.mean_)
 
 
 def n_directions(n_components: int | None, n_features: int, name: str) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from isotropy import checks
 from isotropy.errors import InputError, MissingExtraError, one_line, public
 from isotropy.linalg import Floats
 from isotropy.report.views import Colouring, View, as_view, colourings, hover, shortened
@@ -142,9 +143,17 @@ def rogue(space: Any) -> list[tuple[int, float, float]]:
 
 
 @public
-def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.Figure:
-    """Sampled rows along their first principal axes, coloured by cluster, norm or a column."""
+def projection(
+    space: Any, color: str = "cluster", n_dimensions: int = 2, centered: bool = True
+) -> go.Figure:
+    """Sampled rows along their first principal axes, coloured by cluster, norm or a column.
+
+    With `centered=False` the axes are the singular vectors of the rows, without subtracting the
+    mean; then a drift away from the origin shows.
+    """
     view = as_view(space)
+    if view.centered != checks.flag(centered, "centered"):
+        view = View(view.geometry, view.name, view.columns, view.seed, centered)
     if n_dimensions not in (2, 3):
         raise InputError(f"n_dimensions must be 2 or 3, got {n_dimensions}.")
     known = colourings(view)
@@ -159,7 +168,8 @@ def projection(space: Any, color: str = "cluster", n_dimensions: int = 2) -> go.
 
 def points(view: View, n_dimensions: int) -> go.Figure:
     """The projection without colours and texts."""
-    titles = [f"axis {i + 1}: {share:.1%} of variance" for i, share in enumerate(view.axes[2])]
+    what = "variance" if view.centered else "squared length"
+    titles = [f"axis {i + 1}: {share:.1%} of {what}" for i, share in enumerate(view.axes[2])]
     figure = blank(titles[0], titles[1])
     rows = dict(zip("xyz", view.positions.astype(np.float32).T[:n_dimensions], strict=False))
     zero = dict(zip("xyz", view.origin[:n_dimensions, None], strict=False))

@@ -18,7 +18,7 @@ from isotropy.errors import InputError, IsotropyWarning
 from isotropy.geometry import Geometry, measure
 from isotropy.kmeans import kmeans
 from isotropy.linalg import Floats
-from isotropy.models import KEYS
+from isotropy.models import KEYS, as_written
 from isotropy.repairs import FEWEST, Repair, ScoreCalibrator
 from isotropy.sources import ArraySource, MappedSource, Source
 
@@ -43,6 +43,9 @@ class View:
         Values of each sampled row, in the order of `geometry.drawn.sample`.
     seed : int
         Seed for pairs and clusters.
+    centered : bool
+        Take the axes of the rows less their mean, the principal components; False takes the
+        singular vectors of the rows themselves, which show a drift as it is.
 
     Examples
     --------
@@ -56,6 +59,7 @@ class View:
     name: str = AS_IT_IS
     columns: dict[str, Sequence[Any]] = field(default_factory=dict)
     seed: int = 0
+    centered: bool = True
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -95,9 +99,9 @@ class View:
 
     @cached_property
     def axes(self) -> tuple[Floats, Floats, Floats]:
-        """Mean, first three principal axes (in columns) and their shares of the variance."""
+        """Centre, first three axes (in columns) and their shares of the squared distances to it."""
         rows = self.rows.astype(np.float64)
-        mean = rows.mean(axis=0)
+        mean = rows.mean(axis=0) if self.centered else np.zeros(rows.shape[1])
         values, vectors = linalg.eigh((rows - mean).T @ (rows - mean))
         total, values, axes = float(values.sum()), values[:3], vectors[:, :3]
         shares = values / total if total > 0 else 0 * values
@@ -111,7 +115,7 @@ class View:
 
     @cached_property
     def positions(self) -> Floats:
-        """Coordinates of the sampled rows along the first three principal axes."""
+        """Coordinates of the sampled rows along the first three axes."""
         mean, axes, _ = self.axes
         found: Floats = (self.rows.astype(np.float64) - mean) @ axes
         return found
@@ -253,9 +257,9 @@ def colourings(view: View) -> dict[str, Colouring]:
         "norm": Colouring(view.norms),
     }
     label = label_column(view.columns)
-    frequencies = None if label is None else _frequencies(view.columns[label])
-    if frequencies is not None:
-        found["frequency"] = Colouring(frequencies)
+    known = None if label is None else frequencies(view.columns[label])
+    if known is not None:
+        found["frequency"] = Colouring(known)
     for name, values in view.columns.items():
         colouring = _colouring(values)
         if colouring is not None:
@@ -280,11 +284,14 @@ def _colouring(values: Sequence[Any]) -> Colouring | None:
     return Colouring(np.array([codes[text] for text in texts], dtype=np.float64), tuple(names))
 
 
-def _frequencies(words: Sequence[Any]) -> NDArray[np.float64] | None:
-    """Zipf frequencies of English words by wordfreq; None if the rows are not words."""
+def frequencies(words: Sequence[Any]) -> NDArray[np.float64] | None:
+    """Zipf frequencies of English words by wordfreq; None if the rows are not words.
+
+    Word pieces are looked up as text: "Ġthe" and "##the" are "the".
+    """
     single = [isinstance(word, str) and " " not in word.strip() for word in words]
     if not all(single) or importlib.util.find_spec("wordfreq") is None:
         return None
     from wordfreq import zipf_frequency
 
-    return np.array([zipf_frequency(word.strip(), "en") for word in words])
+    return np.array([zipf_frequency(word, "en") for word in as_written(words)])
