@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
+from isotropy.trial import task_data
 from isotropy.trial.settings import TrainingSettings, settings_for
 from isotropy.trial.summary import summary, table
 
@@ -53,6 +54,16 @@ def test_every_method_runs_on_every_kind_of_task(task, method, job):
     assert ("output" in after) == (task != "stsb-siamese")
     assert ("calibrated" in after) == (method in ("flow", "isobn", "isotropy-layer"))
     json.dumps(record)
+
+
+def test_the_longest_first_text_may_be_shorter_than_the_longest_second_one(job):
+    run = running.prepare(job("stsb-siamese", "none"))
+    texts = [("the cat", "the cat sat on the log"), ("a dog", "moon")]
+    part = task_data.Part(texts, np.array([1.0, 2.0]), np.array(["dev", "dev"]))
+    inputs = run.model.items(part, run.data, run.settings).batch(np.array([1, 0])).inputs
+    decoded = run.model.tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True)
+    assert decoded == ["a dog", "the cat", "moon", "the cat sat on the log"]
+    assert inputs["attention_mask"].sum(1).tolist() == [4, 4, 3, 8]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,18 @@ class PaddedTokens:
         found["attention_mask"] = (positions < self.lengths_on_device[index, None]).long()
         return found
 
+    def halves(self) -> list[PaddedTokens]:
+        """The first and the second half of the texts, as wide as both together."""
+        half = len(self.lengths) // 2
+        return [
+            PaddedTokens(
+                {name: values[part] for name, values in self.columns.items()},
+                self.lengths[part],
+                self.lengths_on_device[part],
+            )
+            for part in (slice(half), slice(half, None))
+        ]
+
 
 def padded(rows: dict[str, Sequence[list[int]]], padding: int, device: Any) -> PaddedTokens:
     """The tokens of texts as arrays; `input_ids` are padded with `padding`, others with 0."""
@@ -337,7 +349,8 @@ class LoadedModel:
         length = min(settings.max_length, longest)
         targets, labels = None, None
         if data.spec.kind == SIAMESE:
-            sides = [self._tokens([(pair[i],) for pair in part.texts], length) for i in (0, 1)]
+            both = [(pair[i],) for i in (0, 1) for pair in part.texts]
+            sides = self._tokens(both, length).halves()
         else:
             texts = [(self.prefix + text, *more) for text, *more in part.texts]
             sides = [self._tokens(texts, length)]
