@@ -374,22 +374,35 @@ def frequency(settings: Settings, model: str) -> Findings:
     """
     texts = settings.task("sts", "stsb", "dev").texts
     rows, tokens = read_tokens(settings, model, texts)
-    known = word_counts(settings)
-    per_million = 1e6 / (known.total() + len(known))
-    logs = np.log10([(known[token.word] + 1) * per_million for token in tokens])
-    shown = drawn(len(rows), settings.options["n_points"])
+    logs = log_frequencies(settings, tokens)
     found = Findings(notes=[sizes_note(settings, model)])
     for setting in SETTINGS:
         space = repaired(rows, setting, sizes_for(settings, model))
-        positions, _ = components(space, 10)
-        strengths = [abs(spearmanr(one, logs).statistic) for one in positions.T]
+        values, found.figures[setting] = by_frequency(settings, space, tokens, logs)
         found.records.extend(
             record(value, n=len(rows), setting=setting, measure=name)
-            for name, value in ((FIRST, strengths[0]), (TEN, max(strengths)))
+            for name, value in values.items()
         )
-        words = [tokens[i].word for i in shown]
-        figure = figures.shaded(positions[shown, :2], logs[shown], "log10 per million", words)
-        found.figures[setting] = figure
+    return found
+
+
+def by_frequency(
+    settings: Settings, rows: Float32Array, tokens: Sequence[Token], logs: Floats
+) -> tuple[dict[str, float], Any]:
+    """How strongly principal components follow the frequency of words, and a view of the tokens."""
+    positions, _ = components(rows, 10)
+    strengths = [abs(float(spearmanr(one, logs).statistic)) for one in positions.T]
+    shown = drawn(len(rows), settings.options["n_points"])
+    words = [tokens[i].word for i in shown]
+    figure = figures.shaded(positions[shown, :2], logs[shown], "log10 per million", words)
+    return {FIRST: strengths[0], TEN: max(strengths)}, figure
+
+
+def log_frequencies(settings: Settings, tokens: Sequence[Token]) -> Floats:
+    """log10 of how often each token's word is in a million words of Wikipedia text."""
+    known = word_counts(settings)
+    per_million = 1e6 / (known.total() + len(known))
+    found: Floats = np.log10([(known[token.word] + 1) * per_million for token in tokens])
     return found
 
 

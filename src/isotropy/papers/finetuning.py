@@ -15,6 +15,7 @@ from isotropy.layer_geometry import layers as layers_of
 from isotropy.metrics.partition import log_isotropy
 from isotropy.models import Float32Array, KeyedVectors, TokenRows, WordMeans, holds_vectors
 from isotropy.papers import figures
+from isotropy.papers.cluster_words import FIRST, TEN, by_frequency, log_frequencies, read_tokens
 from isotropy.papers.experiment import (
     Findings,
     Layout,
@@ -26,7 +27,14 @@ from isotropy.papers.experiment import (
     published,
     record,
 )
-from isotropy.papers.settings import LOG10, Settings, isotropy_by_sign
+from isotropy.papers.settings import (
+    BOTH_SIGNS,
+    LOG10,
+    ONE_SIGN,
+    Settings,
+    isotropies,
+    isotropies_of,
+)
 from isotropy.repairs import AllButTheTop, Center, ClusterRemoval
 from isotropy.tasks import Task
 
@@ -51,8 +59,8 @@ DB, ML, GT = "distilbert-base-cased", "all-MiniLM-L6-v2", "gte-small"
 GLOVE = "glove.6B.50d"
 TASK, METHOD = "stsb-siamese", "none"
 BEFORE, AFTER, READY = "pre-trained", "tuned", "as it comes"
-SPEARMAN, LOG_I, ONE_SIGN = "Spearman x 100", "log10 I", "log10 I, one sign"
-FORMS = {SPEARMAN: ".2f", LOG_I: ".2f", ONE_SIGN: ".2f"}
+SPEARMAN = "Spearman x 100"
+FORMS = {SPEARMAN: ".2f", BOTH_SIGNS: ".2f", ONE_SIGN: ".2f"}
 WIDTH = 768  # of the paper's models
 TUNING: dict[str, Any] = {
     "ready": (ML, GT),  # models that others have tuned on sentences: they are measured as they come
@@ -98,7 +106,7 @@ def tuned(settings: Settings, model: str) -> list[str]:
         [TASK],
         [settings.location(model)],
         [METHOD],
-        kept / "runs",
+        settings.out.parent / "runs",
         n_seeds=settings.seeds,
         data=settings.data,
         device=settings.device,
@@ -159,14 +167,14 @@ def _compared(
 def _figures_of(task: Task, tokens: TokenRows, rows: Float32Array) -> dict[str, float]:
     """Spearman of the cosines of mean-pooled rows, and I of the rows."""
     spearman = 100 * task.score(tokens.means(rows)).value
-    return {SPEARMAN: spearman} | isotropy_by_sign(measure(rows, ["log_partition_isotropy"]))
+    return {SPEARMAN: spearman} | isotropies(rows)
 
 
 def _by_setting(settings: Settings, records: list[Record]) -> Findings:
     """Spearman and I in every setting, one series for each state of each model."""
     series = dict.fromkeys((one["model"], one["state"]) for one in records)
     drawn = {}
-    for name, key in (("spearman", SPEARMAN), ("isotropy", LOG_I)):
+    for name, key in (("spearman", SPEARMAN), ("isotropy", BOTH_SIGNS)):
         values = {
             f"{model}, {state}": {
                 one["setting"]: one["value"]
@@ -182,7 +190,7 @@ def _tables() -> tuple[Layout, ...]:
     """A table for each measure, with a column for each setting."""
     titles = {
         SPEARMAN: "Spearman's correlation with people's scores, times 100",
-        LOG_I: "log10 I of all tokens, over both signs of the eigenvectors",
+        BOTH_SIGNS: "log10 I of all tokens, over both signs of the eigenvectors",
         ONE_SIGN: "log10 I of all tokens, with one sign of each eigenvector",
     }
     return tuple(
@@ -231,7 +239,7 @@ SETTINGS = ("baseline", "zero-mean", "cluster zero-mean", "global", "cluster")
             names=("model", "state"),
             columns={"setting": SETTINGS},
             convert=math.log10,
-            measure=LOG_I,
+            measure=ONE_SIGN,
         ),
     ),
     remarks=(
@@ -300,7 +308,7 @@ LEAST = ("global, 100 least", "global, 700 least", "cluster, 100 least", "cluste
             names=("model", "state"),
             columns={"setting": ("baseline", *LEAST)},
             convert=math.log10,
-            measure=LOG_I,
+            measure=ONE_SIGN,
         ),
     ),
     remarks=(REMARK,),
@@ -350,7 +358,7 @@ def least_directions(settings: Settings, model: str) -> Findings:
     layouts=tuple(
         Layout(("model", "layer"), ("state", "rows"), FORMS, title, (key,))
         for key, title in (
-            (LOG_I, "log10 I, over both signs of the eigenvectors"),
+            (BOTH_SIGNS, "log10 I, over both signs of the eigenvectors"),
             (ONE_SIGN, "log10 I, with one sign of each eigenvector"),
         )
     ),
@@ -381,7 +389,7 @@ def layers(settings: Settings, model: str) -> Findings:
             for kind, geometries in kinds.items():
                 sizes[kind] = geometries[0].n_samples
                 for layer, geometry in enumerate(geometries):
-                    for key, value in isotropy_by_sign(geometry).items():
+                    for key, value in isotropies_of(geometry).items():
                         values.setdefault((kind, layer, key), []).append(value)
         records += [
             over_seeds(each, n=sizes[kind], layer=layer, state=state, rows=kind, measure=key)
@@ -391,7 +399,7 @@ def layers(settings: Settings, model: str) -> Findings:
 
 
 def _layer_curves(records: list[Record]) -> Any:
-    shown = matching(records, measure=LOG_I)
+    shown = matching(records, measure=BOTH_SIGNS)
     series, bands = {}, {}
     for state, kind in dict.fromkeys((one["state"], one["rows"]) for one in shown):
         rows = matching(shown, state=state, rows=kind)
@@ -400,6 +408,47 @@ def _layer_curves(records: list[Record]) -> Any:
         if "low" in rows[0]:
             bands[name] = ([-one["high"] for one in rows], [-one["low"] for one in rows])
     return figures.lines(series, "layer", "-log10 I (higher: less isotropic)", bands=bands)
+
+
+@experiment(
+    PAPER,
+    "frequency",
+    shows="figure 2",
+    title="Word frequency in the space of tokens before and after fine-tuning",
+    claim="Tokens of similar frequency lie together in pre-trained spaces; fine-tuning removes "
+    "these areas.",
+    data=("stsb", "wikitext2"),
+    needed=2,
+    models=(DB,),
+    minutes=150,
+    gpu=True,
+    seeds=3,
+    options={**TUNING, "n_points": 2000},
+    quick=QUICK_TUNING,
+    layouts=(Layout(("model", "state"), forms={FIRST: ".2f", TEN: ".2f"}),),
+    remarks=(REMARK,),
+)
+def frequency(settings: Settings, model: str) -> Findings:
+    """The absolute Spearman correlation of a token's word frequency with its coordinate along the
+    first principal component of all tokens of STS-B dev, last layer; and the largest one among the
+    first ten components. The figures show a sample of tokens, coloured by the frequency of their
+    word in Wikipedia text (wikitext-2, log10 of occurrences per million), after tuning with the
+    first seed.
+    """
+    texts = settings.task("sts", "stsb", "dev").texts
+    found = Findings()
+    for state, folders in states(settings, model).items():
+        values: dict[str, list[float]] = {}
+        for folder in reversed(folders):  # the figure of the first one stays
+            rows, tokens = read_tokens(settings, folder, texts)
+            logs = log_frequencies(settings, tokens)
+            strengths, found.figures[state] = by_frequency(settings, rows, tokens, logs)
+            for key, value in strengths.items():
+                values.setdefault(key, []).append(value)
+        found.records.extend(
+            over_seeds(each, n=len(rows), state=state, measure=key) for key, each in values.items()
+        )
+    return found
 
 
 REMOVED = "directions to remove"
@@ -452,7 +501,7 @@ def directions(settings: Settings, model: str) -> Findings:
             series[name] = (np.arange(len(logs)), logs)
         records += [over_seeds(each, n=len(rows), state=state, measure=key)
                     for key, each in values.items()]  # fmt: skip
-    curves = figures.lines(series, "dominant directions removed", LOG_I)
+    curves = figures.lines(series, "dominant directions removed", BOTH_SIGNS)
     return Findings(records, {"directions": curves})
 
 
