@@ -257,6 +257,7 @@ def five_settings(settings: Settings, model: str) -> Findings:
     cluster (cluster). The repair is fitted on the tokens that it is applied to.
     """
     n_clusters, n_components = (settings.options[key] for key in ("n_clusters", "n_components"))
+    dissolved = [0]
 
     def fixed(rows: Float32Array) -> Spaces:
         yield "baseline", rows
@@ -265,11 +266,17 @@ def five_settings(settings: Settings, model: str) -> Findings:
 
     def clustered(rows: Float32Array, seed: int) -> Spaces:
         repair = ClusterRemoval(n_clusters, n_components, random_state=seed).fit(rows)
+        dissolved.append(repair.n_dissolved_)
         centred = repair.with_components(ClusterRemoval(n_clusters, 0, random_state=seed))
         yield "cluster zero-mean", centred.transform(rows)
         yield "cluster", repair.transform(rows)
 
-    return Findings(_compared(settings, model, SETTINGS, fixed, clustered))
+    records = _compared(settings, model, SETTINGS, fixed, clustered)
+    note = (
+        f"{Path(model).name}: up to {max(dissolved)} of {n_clusters} clusters had too few rows for "
+        f"{n_components} directions, and their rows joined the nearest other cluster."
+    )
+    return Findings(records, notes=[note] if max(dissolved) else [])
 
 
 LEAST = ("global, 100 least", "global, 700 least", "cluster, 100 least", "cluster, 700 least")
@@ -322,6 +329,7 @@ def least_directions(settings: Settings, model: str) -> Findings:
     same share of its directions is removed. The pre-trained model stands beside the tuned one.
     """
     n_clusters, least = (settings.options[key] for key in ("n_clusters", "least"))
+    few = [0]
 
     def share(n: int, rows: Float32Array) -> int:
         return round(n * rows.shape[1] / WIDTH)
@@ -336,9 +344,15 @@ def least_directions(settings: Settings, model: str) -> Findings:
         for n in least:
             removed = share(n, rows)
             repair = ClusterRemoval(n_clusters, removed, "bottom", random_state=seed).fit(rows)
+            few.append(int((repair.n_components_ < removed).sum()))
             yield f"cluster, {n} least", repair.transform(rows)
 
-    return Findings(_compared(settings, model, ("baseline", *LEAST), fixed, clustered))
+    records = _compared(settings, model, ("baseline", *LEAST), fixed, clustered)
+    note = (
+        f"{Path(model).name}: in up to {max(few)} of {n_clusters} clusters the rows are so few "
+        "that some of the least directions have no variance; less is removed there."
+    )
+    return Findings(records, notes=[note] if max(few) else [])
 
 
 @experiment(
@@ -407,7 +421,9 @@ def _layer_curves(records: list[Record]) -> Any:
         series[name] = ([one["layer"] for one in rows], [-one["value"] for one in rows])
         if "low" in rows[0]:
             bands[name] = ([-one["high"] for one in rows], [-one["low"] for one in rows])
-    return figures.lines(series, "layer", "-log10 I (higher: less isotropic)", bands=bands)
+    figure = figures.lines(series, "layer", "-log10 I (higher: less isotropic)", bands=bands)
+    figure.update_xaxes(dtick=1)
+    return figure
 
 
 @experiment(
@@ -453,6 +469,7 @@ def frequency(settings: Settings, model: str) -> Findings:
 
 REMOVED = "directions to remove"
 HELD = "directions with {} of the variance"
+N_SHOWN = 33  # points of a curve, closer together where few directions are removed
 
 
 @experiment(
@@ -477,7 +494,7 @@ HELD = "directions with {} of the variance"
     ),
 )
 def directions(settings: Settings, model: str) -> Findings:
-    """The least number of dominant directions without which I of all tokens of STS-B dev is 0.5.
+    """How many dominant directions to remove until I of all tokens of STS-B dev is at least 0.5.
 
     The tokens are centred, and their principal directions removed one by one, largest variance
     first; I is taken over both signs. Also for other values of I, and the number of directions that
@@ -498,9 +515,12 @@ def directions(settings: Settings, model: str) -> Findings:
                 n_held = 1 + int(np.searchsorted(explained, share))
                 values.setdefault(HELD.format(f"{share:.0%}"), []).append(n_held)
             name = state if len(folders) == 1 else f"{state}, seed {number}"
-            series[name] = (np.arange(len(logs)), logs)
-        records += [over_seeds(each, n=len(rows), state=state, measure=key)
-                    for key, each in values.items()]  # fmt: skip
+            spaced = np.linspace(0, math.sqrt(len(logs) - 1), N_SHOWN) ** 2
+            shown = np.unique(spaced.round().astype(int))
+            series[name] = (shown, logs[shown])
+        records += [
+            over_seeds(each, n=len(rows), state=state, measure=key) for key, each in values.items()
+        ]
     curves = figures.lines(series, "dominant directions removed", BOTH_SIGNS)
     return Findings(records, {"directions": curves})
 
