@@ -13,7 +13,14 @@ from isotropy.errors import InputError
 from isotropy.geometry import measure
 from isotropy.layer_geometry import layers as layers_of
 from isotropy.metrics.partition import log_isotropy
-from isotropy.models import Float32Array, KeyedVectors, TokenRows, WordMeans, holds_vectors
+from isotropy.models import (
+    Float32Array,
+    KeyedVectors,
+    TokenRows,
+    WordMeans,
+    holds_vectors,
+    plain_text,
+)
 from isotropy.papers import figures
 from isotropy.papers.cluster_words import FIRST, TEN, by_frequency, log_frequencies, read_tokens
 from isotropy.papers.experiment import (
@@ -332,7 +339,7 @@ def least_directions(settings: Settings, model: str) -> Findings:
     few = [0]
 
     def share(n: int, rows: Float32Array) -> int:
-        return round(n * rows.shape[1] / WIDTH)
+        return int(n * rows.shape[1] / WIDTH + 0.5)
 
     def fixed(rows: Float32Array) -> Spaces:
         yield "baseline", rows
@@ -451,7 +458,7 @@ def frequency(settings: Settings, model: str) -> Findings:
     word in Wikipedia text (wikitext-2, log10 of occurrences per million), after tuning with the
     first seed.
     """
-    texts = settings.task("sts", "stsb", "dev").texts
+    texts = [plain_text(text) for text in settings.task("sts", "stsb", "dev").texts]
     found = Findings()
     for state, folders in states(settings, model).items():
         values: dict[str, list[float]] = {}
@@ -575,7 +582,7 @@ def pooling(settings: Settings, model: str) -> Findings:
     """
     task = settings.task("sts", "stsb", "dev")
     location = settings.location(model)
-    kept = {"n": task.n_items, "measure": SPEARMAN}
+    kept: dict[str, Any] = {"n": task.n_items, "measure": SPEARMAN}
     if holds_vectors(location):
         means = WordMeans(KeyedVectors.load(location), task.texts)
         score = 100 * task.score(means.encode(task.texts)).value

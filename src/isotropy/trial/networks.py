@@ -349,7 +349,7 @@ class LoadedModel:
         length = min(settings.max_length, longest)
         targets, labels = None, None
         if data.spec.kind == SIAMESE:
-            both = [(pair[i],) for i in (0, 1) for pair in part.texts]
+            both: list[tuple[str, ...]] = [(pair[i],) for i in (0, 1) for pair in part.texts]
             sides = self._tokens(both, length).halves()
         else:
             texts = [(self.prefix + text, *more) for text, *more in part.texts]
