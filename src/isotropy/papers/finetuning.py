@@ -476,7 +476,7 @@ def frequency(settings: Settings, model: str) -> Findings:
 
 REMOVED = "directions to remove"
 HELD = "directions with {} of the variance"
-N_SHOWN = 33  # points of a curve, closer together where few directions are removed
+N_SHOWN = 24  # points of a curve
 
 
 @experiment(
@@ -522,13 +522,13 @@ def directions(settings: Settings, model: str) -> Findings:
                 n_held = 1 + int(np.searchsorted(explained, share))
                 values.setdefault(HELD.format(f"{share:.0%}"), []).append(n_held)
             name = state if len(folders) == 1 else f"{state}, seed {number}"
-            spaced = np.linspace(0, math.sqrt(len(logs) - 1), N_SHOWN) ** 2
+            spaced = np.geomspace(1, len(logs) - 1, N_SHOWN)
             shown = np.unique(spaced.round().astype(int))
             series[name] = (shown, logs[shown])
         records += [
             over_seeds(each, n=len(rows), state=state, measure=key) for key, each in values.items()
         ]
-    curves = figures.lines(series, "dominant directions removed", BOTH_SIGNS)
+    curves = figures.lines(series, "dominant directions removed", BOTH_SIGNS, x_log=True)
     return Findings(records, {"directions": curves})
 
 
