@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,6 @@ import transformers
 
 from isotropy.papers import experiments, finetuning, reproduce, results, running
 from isotropy.repairs import ClusterRemoval
-from isotropy.trial.trial import read
 
 NAMES = ("settings", "least-directions", "layers", "frequency", "directions", "pooling")
 CLOSE = 0.1  # of Spearman x 100: two near ties among 40 pairs may swap
@@ -322,10 +322,8 @@ def test_pooling_is_of_cls_of_tokens_and_of_words(found, folders, states, pairs,
 
 def test_the_score_of_the_tuned_model_is_the_one_of_its_training(found, out):
     """With special tokens, as in training."""
-    scores = [
-        100 * read(path)["score"]
-        for path in sorted((out / "finetuning/runs").glob("tiny-bert--*.json"))
-    ]
+    lines = (out / "finetuning/tuned.jsonl").read_text(encoding="utf-8").splitlines()
+    scores = [100 * json.loads(line)["score"] for line in lines]
     got = value(
         found["finetuning/pooling"],
         model="tiny-bert", state="tuned", pooling="mean with special tokens",

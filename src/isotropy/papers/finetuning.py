@@ -102,9 +102,15 @@ def tuned(settings: Settings, model: str) -> list[str]:
     distilbert-base-cased--stsb-siamese--none--seed0. A folder of that name among the models is used
     as it is; the others are kept beside the experiments of this paper, and not tuned twice.
     """
-    from isotropy.trial.trial import Trial, run_name
+    from isotropy.trial.records import run_name
+    from isotropy.trial.settings import Job, settings_for
+    from isotropy.trial.trial import Trial
 
-    names = [run_name(model, TASK, METHOD, seed) for seed in range(settings.seeds)]
+    training = dict(settings.options["training"])
+    resolved = settings_for(TASK, model, **training)
+    names = [
+        run_name(Job(TASK, model, METHOD, METHOD, seed, resolved)) for seed in range(settings.seeds)
+    ]
     if all(map(settings.has_model, names)):
         return [settings.location(name) for name in names]
     kept = settings.out.parent / "tuned"
@@ -113,11 +119,11 @@ def tuned(settings: Settings, model: str) -> list[str]:
         [TASK],
         [settings.location(model)],
         [METHOD],
-        settings.out.parent / "runs",
+        settings.out.parent / "tuned.jsonl",
         n_seeds=settings.seeds,
         data=settings.data,
         device=settings.device,
-        settings=dict(settings.options["training"]),
+        settings=training,
         save=kept if len(folders) > 1 else folders[0],
     )
     for run in trial.run():
