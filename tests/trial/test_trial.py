@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from isotropy.errors import InputError
+from isotropy.metrics import partition_isotropy
 from isotropy.trial import task_data
 from isotropy.trial.settings import TrainingSettings, settings_for
 from isotropy.trial.summary import summary, table
@@ -164,6 +165,16 @@ def test_departure_7_records_have_explained_variance_to_20_centred_and_not():
         squares = np.linalg.svd(X.astype(np.float64), compute_uv=False) ** 2
         expected = np.cumsum(squares)[:20] / squares.sum()
         np.testing.assert_allclose(found[name], expected, atol=2e-6)
+
+
+def test_records_have_i1_with_one_sign_of_each_eigenvector_too():
+    row = np.array([[3.0, 4.0]], dtype=np.float32)  # exp(5) or exp(-5) along it, 1 across
+    found = running.measured(row)
+    assert found["i1"] == pytest.approx(np.exp(-10), rel=1e-5)
+    assert found["i1_one_sign"] == pytest.approx(np.exp(-5), rel=1e-5)
+    rows = np.random.default_rng(0).standard_normal((60, 24)).astype(np.float32) + 0.5
+    expected = partition_isotropy(rows, signs="given")
+    assert running.measured(rows)["i1_one_sign"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

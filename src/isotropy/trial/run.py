@@ -423,4 +423,7 @@ def measured(rows: NDArray[np.float32]) -> dict[str, Any] | None:
     statistics = gather(rows, ["moments"])
     for name, center in (("explained_variance", True), ("explained_variance_uncentered", False)):
         values[name] = explained(statistics, N_EXPLAINED, center).round(6).tolist()
+    logs = found.drawn.log_partition
+    assert logs is not None
+    values["i1_one_sign"] = float(np.exp(logs[0].min() - logs[0].max()))  # as the papers take it
     return values | {"n_rows": found.n_samples, "i1_range": found.partition_isotropy_range}

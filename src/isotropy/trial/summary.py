@@ -148,9 +148,12 @@ def mean_difference(scores: Sequence[float], baseline: Sequence[float]) -> MeanD
 def recorded_geometry(
     records: Sequence[RunRecord], when: str, tensor: str, name: str
 ) -> list[float]:
-    """A metric of a tensor's geometry in each run, `when` being "before" or "after" training."""
+    """A metric of a tensor's geometry in each run, `when` being "before" or "after" training.
+
+    NaN where it was not recorded.
+    """
     found = [((r.get("geometry") or {}).get(when) or {}).get(tensor) for r in records]
-    values = [None if one is None else one[name] for one in found]
+    values = [None if one is None else one.get(name) for one in found]
     return [math.nan if value is None else value for value in values]
 
 
