@@ -66,6 +66,17 @@ def reproduce(
         bool,
         Option("--quick", help="Try it in seconds, on tiny random models and generated data."),
     ] = False,
+    jobs: Annotated[
+        int, Option(help="Fine-tuning runs at the same time, each in a process.", min=1)
+    ] = 1,
+    records: Annotated[
+        Path | None,
+        Option(
+            help="Report the runs in this file of isotropy train, and fine-tune nothing "
+            "[runs.jsonl in the folder of the experiment, to which missing runs are added].",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Only say what would run, what is missing, and how long.")
     ] = False,
@@ -104,6 +115,8 @@ def reproduce(
         device=device,
         seeds=seeds,
         quick=quick,
+        jobs=jobs,
+        records=records,
         overwrite=overwrite,
         tell=lambda line: typer.echo(line, err=True),
     )

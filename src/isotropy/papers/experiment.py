@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # what a value is of (model, data, setting, measure, ...) and the value
 NAMES = ("cluster", "drift", "layer", "calibration", "finetuning")
-VALUES = ("value", "low", "high", "n", "seeds")  # the keys of a record that are not what it is of
+VALUES = ("value", "low", "high", "n", "seeds", "mark")  # keys that are not what a record is of
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def published(
     Parameters
     ----------
     rows : mapping
-        The values of a row as text, by what the row is of; "-" stands for no value.
+        The values of a row as text, by what the row is of; "-" stands for no value, and a star
+        after a value is its mark.
     names : str or tuple of str
         The keys that name a row.
     columns : mapping of str to sequence
@@ -188,11 +189,11 @@ def published(
     found: list[Record] = []
     for row, text in rows.items():
         known = dict(zip(names, row if len(names) > 1 else (row,), strict=True))
-        found += [
-            {**known, **place, **keys, "value": convert(float(cell))}
-            for place, cell in zip(places, text.split(), strict=True)
-            if cell != "-"
-        ]
+        for place, cell in zip(places, text.split(), strict=True):
+            if cell != "-":
+                mark = {"mark": "*"} if cell.endswith("*") else {}
+                value = convert(float(cell.rstrip("*")))
+                found.append({**known, **place, **keys, "value": value, **mark})
     return tuple(found)
 
 

@@ -44,6 +44,13 @@ def lines(
     return figure
 
 
+def pair(figure: Any) -> None:
+    """Draw each two lines of a figure in one colour, the second dashed."""
+    for i, line in enumerate(figure.data):
+        color, symbol = charts.NAMED[i // 2 % len(charts.NAMED)], SYMBOLS[i // 2 % len(SYMBOLS)]
+        line.update(line={"color": color, "dash": DASHES[i % 2]}, marker={"symbol": symbol})
+
+
 def points(
     groups: Mapping[str, Any], x: str = "first component", y: str = "second component",
     texts: Mapping[str, Sequence[str]] | None = None,
@@ -87,6 +94,33 @@ def densities(groups: Mapping[str, Any], x: str, y: str = "share of rows", n_bin
             x=(edges[1:] + edges[:-1]) / 2, y=heights / len(group), name=charts.plain(name),
             mode="lines", line={"color": color, "dash": dash, "shape": "hvh"},
         )  # fmt: skip
+    return figure
+
+
+def intervals(series: Mapping[str, Mapping[str, Mapping[str, Any]]], y: str) -> Any:
+    """Values of groups with their intervals, side by side, {series: {group: record}}."""
+    figure = charts.blank("", y)
+    groups = list(dict.fromkeys(group for values in series.values() for group in values))
+    styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS))
+    for i, ((name, values), (color, symbol)) in enumerate(
+        zip(series.items(), styles, strict=False)
+    ):
+        shift = 0.7 * ((i + 0.5) / len(series) - 0.5)
+        ends = [
+            (one["value"] if one.get(end) is None else one[end])
+            for end in ("low", "high")
+            for one in values.values()
+        ]
+        middle = np.array([one["value"] for one in values.values()], dtype=float)
+        low, high = np.array(ends, dtype=float).reshape(2, -1)
+        figure.add_scatter(
+            x=[groups.index(group) + shift for group in values], y=middle, mode="markers",
+            name=charts.plain(name), marker={"color": color, "symbol": symbol, "size": 8},
+            error_y={"type": "data", "array": high - middle, "arrayminus": middle - low,
+                     "thickness": 1, "width": 3},
+        )  # fmt: skip
+    names = [charts.plain(group) for group in groups]
+    figure.update_xaxes(tickvals=list(range(len(groups))), ticktext=names, zeroline=False)
     return figure
 
 

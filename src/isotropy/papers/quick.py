@@ -136,7 +136,6 @@ def _data(folder: Path) -> None:
         "structure/sentences.tsv.gz", "length max-depth avg-depth sent pobj-count dobj-count", rows
     )
     articles = [" ".join(sentence(draw) for _ in range(4)) for _ in range(24)]
-    lines("cnndm/sample.jsonl", [{"article": a, "highlights": a.split(" .")[0]} for a in articles])
     lines(
         "cnndm/validation_subset.jsonl.gz",
         [{"article": a, "highlights": a.split(" .")[0]} for a in articles],

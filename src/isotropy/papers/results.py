@@ -57,6 +57,8 @@ def command(settings: Settings, models: Sequence[str]) -> str:
         words.append("--quick")
     if settings.seeds != settings.experiment.seeds:
         words.append(f"--seeds {settings.seeds}")
+    if settings.records is not None:
+        words.append(f"--records {settings.records.name}")
     return " ".join([*words, "--data DATA --out OUT"])
 
 
@@ -133,7 +135,7 @@ def _cell(layout: Layout, one: Record | None, beside: Record | None) -> str:
     if one is None:
         return ""
     form = layout.forms.get(str(one.get("measure")), ".4g")
-    text = written(one["value"], form)
+    text = written(one["value"], form) + str(one.get("mark", ""))
     if one.get("low") is not None and math.isfinite(one["low"]):
         text += f" ({written(one['low'], form)} to {written(one['high'], form)})"
     if beside is not None and one["value"] is not None:

@@ -17,6 +17,7 @@ from isotropy.errors import InputError, public
 from isotropy.papers import quick as quickly
 from isotropy.papers import results
 from isotropy.papers.experiment import Experiment, Findings, Record, check_seeds, chosen
+from isotropy.papers.runs import checksum, recorded_models
 from isotropy.papers.settings import Settings
 from isotropy.sources import guard, output_path
 from isotropy.tables import finite
@@ -36,6 +37,8 @@ def reproduce(
     device: str | None = None,
     seeds: int | None = None,
     quick: bool = False,
+    jobs: int = 1,
+    records: Any = None,
     overwrite: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -63,8 +66,13 @@ def reproduce(
         By default as many as the paper has.
     quick : bool
         Run on tiny random models and generated data, in seconds, to see that everything works.
+    jobs : int
+        Fine-tuning runs at a time, each in its own process.
+    records : path, optional
+        File of `isotropy train` with the runs that experiments report instead of fine-tuning. By
+        default these are in runs.jsonl in the folder of the experiment, and missing ones are run.
     overwrite : bool
-        Repeat parts that are finished.
+        Repeat parts that are finished; fine-tuning runs that are in runs.jsonl are kept.
     tell : callable, optional
         Called with a line about each step.
 
@@ -79,11 +87,13 @@ def reproduce(
         _from_environment(data, "ISOTROPY_DATA"),
         _from_environment(folder, "ISOTROPY_MODELS"),
     )
-    guard({}, {"data": data, "folder": folder}, kept={"out": target})
+    given = None if records is None else Path(checks.path(records, "records")).expanduser()
+    guard({}, {"data": data, "folder": folder, "records": given}, kept={"out": target})
     found: dict[str, dict[str, Any]] = {}
     pages: dict[str, list[tuple[Experiment, dict[str, Any], dict[str, Any]]]] = {}
     for experiment in chosen(name):
         settings = settings_for(experiment, target, data, folder, device, seeds, quick)
+        settings = replace(settings, jobs=checks.integer(jobs, "jobs", 1), records=given)
         result, figures = run(settings, models, overwrite, tell)
         if result is not None:
             found[experiment.full_name] = result
@@ -129,7 +139,9 @@ def planned(settings: Settings, models: Sequence[str] | None) -> tuple[list[str]
     """The models that an experiment runs on, and what is missing, in words."""
     experiment = settings.experiment
     wanted = list(experiment.trained or models or ())
-    missing = []
+    missing: list[str] = []
+    if settings.records is not None:
+        return wanted or recorded_models(settings.records, experiment.data), missing
     if not wanted:
         names = quickly.stand_ins(experiment.models) if settings.quick else experiment.models
         wanted = [name for name in names if settings.has_model(name)]
@@ -147,7 +159,8 @@ def run(
     """The result of an experiment and its figures, after running what is not finished."""
     experiment = settings.experiment
     wanted, missing = planned(settings, models)
-    if len(settings.data_sets) < min(experiment.needed, len(experiment.data)):
+    needed = 0 if settings.records is not None else min(experiment.needed, len(experiment.data))
+    if len(settings.data_sets) < needed:
         needs = ", ".join(experiment.data)
         tell(f"{experiment.full_name}: left out, since it needs {needs} in --data.")
         return None, {}
@@ -190,6 +203,7 @@ def _kept_or_done(
         "options": json.loads(json.dumps(dict(settings.options))),
         "seeds": settings.seeds,
         "quick": settings.quick,
+        "records": None if settings.records is None else checksum(settings.records),
     })  # fmt: skip
     if model and not overwrite and path.is_file():  # what is concluded from models is done anew
         kept = _read(path)

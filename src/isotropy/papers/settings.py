@@ -45,6 +45,8 @@ class Settings:
     seeds: int = 1
     quick: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)  # those of the experiment
+    jobs: int = 1  # fine-tuning runs at a time, each in its own process
+    records: Path | None = None  # file with the runs of an experiment that fine-tunes
 
     def location(self, model: str) -> str:
         """The folder of a model, or its name on the hub."""
