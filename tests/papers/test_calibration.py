@@ -193,6 +193,23 @@ def test_marks_follow_the_two_sample_t_test_and_the_collapse(collapsed):
     assert one(records, task="cola", method="cosine", measure="score")["mark"] == "*"
 
 
+def test_changes_are_summed_up_over_tasks_and_models(collapsed):
+    records = collapsed["glue"]["records"]
+    changes = [
+        100 * (np.mean(SCORES[task, "cosine"]) - np.mean(SCORES[task, "none"]))
+        for task in ("cola", "rte")
+    ]
+    own = {"cells": "all", "method": "cosine"}
+    mean = one(records, measure="mean change", **own)
+    assert mean["value"] == pytest.approx(np.mean(changes))
+    expected = stats.ttest_1samp(changes, 0).confidence_interval()
+    assert (mean["low"], mean["high"]) == pytest.approx(tuple(expected))
+    counts = {"tasks and models": 2, "up": 1, "better at 5 %": 1, "worse at 5 %": 0}
+    assert {name: one(records, measure=name, **own)["value"] for name in counts} == counts
+    spectrum = {"cells": "without wnli", "method": "spectrum-polynomial"}
+    assert one(records, measure="worse at 5 %", **spectrum)["value"] == 2  # cola and rte
+
+
 def test_the_collapse_is_named(collapsed):
     notes = " ".join(collapsed["glue"]["notes"])
     assert "in 3 of 3 runs of spectrum control on W on these tasks" in notes
