@@ -79,7 +79,7 @@ CALLS = {
     "measure": isotropy.measure,
     "open": lambda x: read(isotropy.open(x)),
     **{name: getattr(metrics, name) for name in metrics.__all__
-       if name.islower() and name not in ("gather", "metric")},
+       if hasattr(getattr(metrics, name), "metric")},
     "weights": lambda x: metrics.mean_cosine(X, sample_weight=np.ones(12) if x is None else x),
     "Center.fit": lambda x: repairs.Center().fit(x),
     "Center.partial_fit": lambda x: repairs.Center().partial_fit(x),
