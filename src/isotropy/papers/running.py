@@ -24,6 +24,7 @@ from isotropy.tables import finite
 from isotropy.writing import atomic_write, quoted, write_errors
 
 Tell = Callable[[str], object]
+Page = tuple[Experiment, dict[str, Any], dict[str, Any]]  # with its result and its figures
 
 
 @public
@@ -90,16 +91,17 @@ def reproduce(
     given = None if records is None else Path(checks.path(records, "records")).expanduser()
     guard({}, {"data": data, "folder": folder, "records": given}, kept={"out": target})
     found: dict[str, dict[str, Any]] = {}
-    pages: dict[str, list[tuple[Experiment, dict[str, Any], dict[str, Any]]]] = {}
+    pages: dict[str, Page] = {}
     for experiment in chosen(name):
         settings = settings_for(experiment, target, data, folder, device, seeds, quick)
         settings = replace(settings, jobs=checks.integer(jobs, "jobs", 1), records=given)
         result, figures = run(settings, models, overwrite, tell)
         if result is not None:
             found[experiment.full_name] = result
-            pages.setdefault(experiment.paper.name, []).append((experiment, result, figures))
-    for paper, done in pages.items():
-        results.paper_page(done[0][0].paper, target / paper, done)
+            pages[experiment.full_name] = (experiment, result, figures)
+    for paper in {page[0].paper.name: page[0].paper for page in pages.values()}.values():
+        shown = (pages.get(one.full_name) or _earlier(one, target) for one in chosen(paper.name))
+        results.paper_page(paper, target / paper.name, [page for page in shown if page])
     return found
 
 
@@ -182,7 +184,7 @@ def run(
         part = _kept_or_done(settings, model, work, overwrite)
         name = Path(model).name
         records += [({"model": name} if model else {}) | one for one in part.records]
-        figures |= {f"{key}-{name}" if model else key: one for key, one in part.figures.items()}
+        figures |= _named(part.figures, model)
         notes += [note for note in part.notes if note not in notes]
     found = results.result(settings, Findings(records, figures, notes), wanted, missing)
     for remark in results.write(settings, found, figures):
@@ -194,8 +196,7 @@ def _kept_or_done(
     settings: Settings, model: str, work: Callable[[], Findings], overwrite: bool
 ) -> Findings:
     """The findings of a part from its file, or by working it out and keeping it there."""
-    name = re.sub(r"[^\w.-]+", "_", Path(model).name) or "all"
-    path = settings.out / "parts" / f"{name}.json"
+    path = _part(settings.out, model)
     identity = finite({
         "version": __version__,
         "model": model,
@@ -214,17 +215,26 @@ def _kept_or_done(
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as part:
             figures = {key: json.loads(one.to_json()) for key, one in found.figures.items()}
-            whole = {"identity": identity, "records": found.records, "notes": found.notes}
-            part.write_text(json.dumps(finite(whole | {"figures": figures})), encoding="utf-8")
+            whole = {
+                "identity": identity,
+                "versions": results.versions(),
+                "records": found.records,
+                "notes": found.notes,
+                "figures": figures,
+            }
+            part.write_text(json.dumps(finite(whole)), encoding="utf-8")
     return _findings(_read(path))
 
 
-def _read(path: Path) -> dict[str, Any]:
+PART = ("records", "notes", "figures")
+
+
+def _read(path: Path, needed: Sequence[str] = PART) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{quoted(path)} is damaged. Delete it.") from error
-    if not isinstance(found, dict) or not {"records", "notes", "figures"} <= found.keys():
+    if not isinstance(found, dict) or not set(needed) <= found.keys():
         raise InputError(f"{quoted(path)} is not a part of an experiment. Move it away.")
     return found
 
@@ -233,7 +243,38 @@ def _findings(kept: dict[str, Any]) -> Findings:
     import plotly.graph_objects as go
 
     figures = {key: go.Figure(one) for key, one in kept["figures"].items()}
-    return Findings(kept["records"], figures, kept["notes"])
+    notes = list(kept["notes"])
+    made, now = kept.get("versions", {}), results.versions()
+    others = ", ".join(f"{name} {found}" for name, found in made.items() if found != now.get(name))
+    if others:
+        model = Path(kept["identity"]["model"]).name
+        notes.append(f"{model or 'The summary'} was computed with other versions: {others}.")
+    return Findings(kept["records"], figures, notes)
+
+
+def _earlier(experiment: Experiment, out: Path) -> Page | None:
+    """An experiment that was run into this folder before, with its figures; None if it was not."""
+    folder = out / experiment.paper.name / experiment.name
+    if not (folder / "result.json").is_file():
+        return None
+    result = _read(folder / "result.json", ("records", "models", "command"))
+    figures: dict[str, Any] = {}
+    for model in (*result["models"], ""):
+        path = _part(folder, model)
+        if path.is_file():
+            figures |= _named(_findings(_read(path)).figures, model)
+    return experiment, result, figures
+
+
+def _part(folder: Path, model: str) -> Path:
+    """The file of a model's part, or of what is concluded from all of them."""
+    name = re.sub(r"[^\w.-]+", "_", Path(model).name) or "all"
+    return folder / "parts" / f"{name}.json"
+
+
+def _named(figures: dict[str, Any], model: str) -> dict[str, Any]:
+    """Figures by names that tell models apart."""
+    return {f"{key}-{Path(model).name}" if model else key: one for key, one in figures.items()}
 
 
 def _from_environment(given: Any, name: str) -> Path | None:
