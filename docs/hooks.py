@@ -12,7 +12,7 @@ from isotropy.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("CONTRIBUTING.md", "CHANGELOG.md")
-UP = re.compile(r"(\]\()(?:\.\./)+((?:results/)?[\w.-]+\.md)")
+UP = re.compile(r"(\]\()(?:\.\./)+((?:results/(?:papers/(?:[\w-]+/)+)?)?[\w.-]+\.md)")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
 
 
@@ -26,11 +26,11 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Add results/*.md and two files of the root under their own names, and the commands."""
-    pages = [ROOT / name for name in TOP] + sorted((ROOT / "results").glob("*.md"))
-    for page in pages:
-        name = page.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, content=page.read_text(encoding="utf-8")))
+    """Add results/ and two files of the root under their own names, and the commands."""
+    results = (path for kind in ("md", "png") for path in (ROOT / "results").rglob(f"*.{kind}"))
+    for path in [*(ROOT / name for name in TOP), *sorted(results)]:
+        name = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, content=path.read_bytes()))
     files.append(File.generated(config, "api/cli.md", content=command_line()))
     return files
 
