@@ -62,5 +62,6 @@ def on_page_markdown(markdown, page, config, files):
         beyond = (ROOT / place).exists() and files.get_file_from_path(place) is None
         return link[1] if beyond else link[0]
 
-    markdown = UP.sub(inside, markdown)
-    return LINK.sub(told, markdown) if page.file.generated_by else markdown
+    if not page.file.generated_by:
+        return UP.sub(inside, markdown)
+    return LINK.sub(told, UP.sub(inside, markdown.replace("](../docs/", "](../")))
