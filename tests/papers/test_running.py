@@ -1,7 +1,9 @@
 """What `reproduce` keeps, reads again, and says of it."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -10,7 +12,9 @@ pytest.importorskip("plotly")
 pytest.importorskip("jinja2")
 
 from isotropy.errors import InputError
-from isotropy.papers import experiments, reproduce
+from isotropy.papers import experiments, reproduce, results
+from isotropy.papers.experiment import Layout, matching
+from isotropy.trial.settings import weights_checksum
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,37 @@ def test_a_damaged_part_gets_one_line(out, text):
     with pytest.raises(InputError, match=r"tiny-glove\.json"):
         reproduce("drift/isotropy", out=out, quick=True)
     path.write_text(sound, "utf-8")
+
+
+def test_a_model_that_changed_is_measured_again(out, tmp_path):
+    models = tmp_path / "models"
+    shutil.copytree(out / "quick" / "models" / "tiny-glove", models / "words")
+    options = {"out": tmp_path / "out", "folder": models, "models": ["words"]}
+    first = reproduce("drift/isotropy", **options)["drift/isotropy"]
+    np.save(models / "words" / "vectors.npy", 3 * np.load(models / "words" / "vectors.npy"))
+    weights_checksum.cache_clear()
+    second = reproduce("drift/isotropy", **options)["drift/isotropy"]
+    norms = [matching(one["records"], measure="mean norm")[0]["value"] for one in (first, second)]
+    assert norms[1] == pytest.approx(3 * norms[0])
+
+
+def test_results_name_a_folder_by_its_last_part_and_refuse_two_of_one_name(out, tmp_path):
+    model = shutil.copytree(out / "quick" / "models" / "tiny-glove", tmp_path / "a" / "words")
+    found = reproduce("drift/isotropy", out=tmp_path / "out", models=[str(model)])["drift/isotropy"]
+    assert found["models"] == ["words"]
+    assert "--model words" in found["command"]
+    for path in (tmp_path / "out").rglob("*"):
+        if path.suffix in (".json", ".md"):
+            assert str(tmp_path) not in path.read_text("utf-8")
+    other = shutil.copytree(model, tmp_path / "b" / "words")
+    with pytest.raises(InputError, match="must differ in the last part of the names"):
+        reproduce("drift/isotropy", out=tmp_path / "out", models=[str(model), str(other)])
+
+
+def test_the_papers_own_model_has_the_difference_in_its_cell():
+    layout = Layout(("model",), forms={"change": "+.1f"})
+    ours, theirs = ({"measure": "change", "value": value} for value in (2.0, 3.5))
+    assert results._cell(layout, ours, theirs) == "+2.0; paper +3.5 (-1.5)"
 
 
 def test_an_unknown_experiment_gets_one_line(tmp_path):

@@ -404,7 +404,7 @@ def connected(address: Any) -> Any:
 def closed(opened: Any) -> None:
     """Close a client or cluster, even a broken one: its processes end with this one anyway."""
     with contextlib.suppress(
-        OSError, RuntimeError, AssertionError, concurrent.futures.CancelledError
+        OSError, RuntimeError, AssertionError, AttributeError, concurrent.futures.CancelledError
     ):
         opened.close(timeout=CLOSING)
 

@@ -28,7 +28,7 @@ from isotropy.papers.experiment import (
 from isotropy.papers.runs import FILE, conditions, fine_tuned, searches
 from isotropy.papers.settings import Settings, isotropy_records
 from isotropy.repairs import ClusterRemoval
-from isotropy.trial.records import read_records
+from isotropy.trial.records import current_records
 from isotropy.trial.summary import NONE, Row, RunRecord, recorded_geometry, summary
 from isotropy.trial.task_data import read_task
 
@@ -212,7 +212,8 @@ def cell(row: Row) -> list[Record]:
     keys: dict[str, Any] = {"task": row.task, "method": row.method}
     n = row.records[0]["n_evaluated"]
     better = row.difference > 0 and row.p_student < LEVEL
-    mark = ("*" if better else "") + ("†" if row.n_one_class else "")
+    undefined = any(map(math.isnan, row.scores))
+    mark = ("*" if better else "") + ("†" if row.n_one_class else "") + ("‡" if undefined else "")
     score = mean_of([100 * one for one in row.scores], n=n, measure=SCORE, **keys)
     score = score or [record(math.nan, n=n, measure=SCORE, **keys)]
     found = [score[0] | ({"mark": mark} if mark else {})]
@@ -340,7 +341,7 @@ def _task_table(measure: str, form: str, title: str) -> Layout:
             ".2f",
             "Score on the dev set times 100: accuracy; MRPC: F1; CoLA: Matthews correlation; "
             "STS-B: Pearson. * better than none at 5 % (two-sample t-test, as in the paper); † at "
-            "least one run predicts one class",
+            "least one run predicts one class; ‡ mean of those runs that have a score",
         ),
         _task_table(DEVIATION, ".2f", "Standard deviation of the score over runs"),
         _task_table(ONE_SIGN, ".2f", "I1 of the output matrix W, one sign of each eigenvector"),
@@ -363,11 +364,11 @@ def _task_table(measure: str, form: str, title: str) -> Layout:
     ),
     published=SCORES + ISOTROPY,
     remarks=(
-        "Methods with on=cls are ours: the same penalty on the [CLS] vectors of a batch in place "
-        "of W.",
+        "Methods with on=cls are ours: the same penalty on what the output layer reads, which is "
+        "[CLS] behind the model's pooler, with a row for each text of a batch, in place of W.",
         "The paper does not print lambda, c1, c2 and gamma. Here weight and c1 are searched, which "
-        "favours options that do little harm. With c1=0.01,weight=1e6 the penalty pushes W towards "
-        "zero, and next to it clipping leaves nothing of the task's gradient.",
+        "favours options that do little harm. With a small c1 and a large weight, the penalty "
+        "pushes W towards zero, and clipping leaves little of the task's gradient.",
         "AdamW moves an entry of W by about the learning rate in a step: at 2e-5, by 0.012 in the "
         "575 steps of MRPC, where entries of a new head have a standard deviation of 0.02. So with "
         "the settings of appendix B, W cannot come near zero on small tasks, nor I1 near the "
@@ -381,7 +382,7 @@ def _task_table(measure: str, form: str, title: str) -> Layout:
     conclude=_over_cells,
 )
 def glue(settings: Settings, model: str) -> Findings:
-    """Each model is fine-tuned on each task with each method, for three seeds. Cosine
+    """Each model is fine-tuned on each task with each method, for several seeds. Cosine
     regularisation and spectrum control act on the output matrix W, one row for each class; the flow
     stands before the output layer and is trained with it. The score is that of the dev set; I1 and
     I2 are those of W after training.
@@ -589,7 +590,7 @@ def _relation(settings: Settings, records: list[Record]) -> Findings:
     beside = [
         one
         for name in ("translation", "summarization")
-        for one in changes(summary(read_records(settings.out.parent / name / FILE)))
+        for one in changes(summary(current_records(settings.out.parent / name / FILE)))
     ]
     everything = [*records, *beside]
     cells: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -704,7 +705,10 @@ def local_isotropy(settings: Settings, model: str, runs: Sequence[RunRecord]) ->
 
     task, n_clusters = (settings.options["local"][name] for name in ("task", "n_clusters"))
     chosen = [
-        run for run in runs if run["task"] == task and run["seed"] == 0 and run["method"] in METHODS
+        run
+        for run in runs
+        if (run["task"], run["seed"], run["status"]) == (task, 0, "finished")
+        and run["method"] in METHODS
     ]
     if not chosen:
         return []

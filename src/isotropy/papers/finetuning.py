@@ -123,6 +123,7 @@ def tuned(settings: Settings, model: str) -> list[str]:
         n_seeds=settings.seeds,
         data=settings.data,
         device=settings.device,
+        jobs=settings.jobs,
         settings=training,
         save=kept if len(folders) > 1 else folders[0],
     )
@@ -362,8 +363,9 @@ def least_directions(settings: Settings, model: str) -> Findings:
 
     records = _compared(settings, model, ("baseline", *LEAST), fixed, clustered)
     note = (
-        f"{Path(model).name}: in up to {max(few)} of {n_clusters} clusters the rows are so few "
-        "that some of the least directions have no variance; less is removed there."
+        f"{Path(model).name}: in up to {max(few)} of {n_clusters} clusters some of the least "
+        "directions have no variance, because the rows are few or the last layer is normalised; "
+        "less is removed there."
     )
     return Findings(records, notes=[note] if max(few) else [])
 

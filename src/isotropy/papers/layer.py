@@ -197,6 +197,8 @@ def glue(settings: Settings, model: str) -> Findings:
     cells, notes = compared(settings, model)
     found = []
     for task, states in cells.items():
+        if not {PLAIN, LAYER} <= states.keys():
+            continue  # all its runs have diverged
         of = {
             SCORE: {state: scores_of(states[state]) for state in (PLAIN, LAYER)},
             ISOSCORE: {state: values_of(states[state], "isoscore") for state in (PLAIN, LAYER)},
@@ -277,7 +279,7 @@ ISOBN_PUBLISHED = published(
         "The published figures of IsoBN, before and after, are those of Zhou et al. 2021, with "
         "fine-tuned models of their own.",
         "Equation 1 of the paper has the singular values of the uncentred embeddings, its text "
-        "speaks of principal components, which are centred: both are shown.",
+        "speaks of principal components, which are centred: both are shown if they were recorded.",
     ),
 )
 def isobn(settings: Settings, model: str) -> Findings:
@@ -338,7 +340,7 @@ def explained_variance(settings: Settings, model: str) -> Findings:
     found = []
     series: dict[str, dict[str, Any]] = {}
     for task, states in cells.items():
-        for state in (PLAIN, LAYER):
+        for state in filter(states.__contains__, (PLAIN, LAYER)):
             keys = {"n": states[state][0][1]["n_rows"], "task": task, "state": state}
             for rows, every in explained(states[state]).items():
                 shares = every[: settings.options["directions"]]

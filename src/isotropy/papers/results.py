@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import os
 import platform
 import re
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,7 @@ def result(
         "shows": experiment.shows,
         "title": experiment.title,
         "command": command(settings, models),
-        "models": list(models),
+        "models": [given_name(settings, model) for model in models],
         "data": settings.fingerprints(),
         "options": dict(settings.options),
         "seeds": settings.seeds,
@@ -48,11 +49,17 @@ def result(
     })  # fmt: skip
 
 
+def given_name(settings: Settings, model: str) -> str:
+    """The model as it can be named elsewhere: a folder of the user's by its last part."""
+    own = settings.location(model) == model and os.path.isdir(model)
+    return Path(model).name if own else model
+
+
 def command(settings: Settings, models: Sequence[str]) -> str:
     """The command that makes the result; folders are where the user has them."""
     words = ["isotropy reproduce", settings.experiment.full_name]
     if not settings.experiment.trained:
-        words += [f"--model {Path(model).name}" for model in models]
+        words += [f"--model {given_name(settings, model)}" for model in models]
     if settings.quick:
         words.append("--quick")
     if settings.seeds != settings.experiment.seeds:
@@ -139,9 +146,8 @@ def _cell(layout: Layout, one: Record | None, beside: Record | None) -> str:
     if one.get("low") is not None and math.isfinite(one["low"]):
         text += f" ({written(one['low'], form)} to {written(one['high'], form)})"
     if beside is not None and one["value"] is not None:
-        text += (
-            f"; paper {written(beside['value'], form)} ({one['value'] - beside['value']:+{form}})"
-        )
+        change = format(one["value"] - beside["value"], "+" + form.removeprefix("+"))
+        text += f"; paper {written(beside['value'], form)} ({change})"
     return text
 
 

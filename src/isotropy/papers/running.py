@@ -21,6 +21,7 @@ from isotropy.papers.runs import checksum, recorded_models
 from isotropy.papers.settings import Settings
 from isotropy.sources import guard, output_path
 from isotropy.tables import finite
+from isotropy.trial.settings import weights_checksum
 from isotropy.writing import atomic_write, quoted, write_errors
 
 Tell = Callable[[str], object]
@@ -161,6 +162,12 @@ def run(
     """The result of an experiment and its figures, after running what is not finished."""
     experiment = settings.experiment
     wanted, missing = planned(settings, models)
+    names = [Path(model).name for model in wanted]
+    if len(set(names)) < len(names):
+        raise InputError(
+            "--model must differ in the last part of the names, by which results are kept, got "
+            f"{', '.join(names)}."
+        )
     needed = 0 if settings.records is not None else min(experiment.needed, len(experiment.data))
     if len(settings.data_sets) < needed:
         needs = ", ".join(experiment.data)
@@ -199,16 +206,17 @@ def _kept_or_done(
     path = _part(settings.out, model)
     identity = finite({
         "version": __version__,
-        "model": model,
+        "model": results.given_name(settings, model),
         "data": settings.fingerprints(),
         "options": json.loads(json.dumps(dict(settings.options))),
         "seeds": settings.seeds,
         "quick": settings.quick,
         "records": None if settings.records is None else checksum(settings.records),
     })  # fmt: skip
+    weights = weights_checksum(settings.location(model)) if model else None
     if model and not overwrite and path.is_file():  # what is concluded from models is done anew
         kept = _read(path)
-        if kept.get("identity") == identity:
+        if kept.get("identity") == identity and kept.get("weights") in (None, weights):
             return _findings(kept)
     found = work()
     with write_errors(path):
@@ -217,6 +225,7 @@ def _kept_or_done(
             figures = {key: json.loads(one.to_json()) for key, one in found.figures.items()}
             whole = {
                 "identity": identity,
+                "weights": weights,
                 "versions": results.versions(),
                 "records": found.records,
                 "notes": found.notes,

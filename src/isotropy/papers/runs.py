@@ -9,7 +9,7 @@ from typing import Any
 
 from isotropy.errors import InputError
 from isotropy.papers.settings import Settings
-from isotropy.trial.records import read_records
+from isotropy.trial.records import current_records
 from isotropy.trial.summary import RunRecord
 from isotropy.writing import quoted
 
@@ -75,7 +75,7 @@ def searches(settings: Settings, model: str, of: str) -> list[RunRecord]:
     """The runs by which options of methods were chosen."""
     path = settings.records or settings.out.parent / of / FILE
     name = Path(model).name
-    return [one for one in read_records(path) if one["search"] and one["model"] == name]
+    return [one for one in current_records(path) if one["search"] and one["model"] == name]
 
 
 def recorded_models(path: Path, tasks: Sequence[str]) -> list[str]:
@@ -89,7 +89,7 @@ def checksum(path: Path) -> str:
 
 
 def _given(path: Path) -> list[RunRecord]:
-    found = [record for record in read_records(path) if not record["search"]]
+    found = [record for record in current_records(path) if not record["search"]]
     if not found:
         raise InputError(f"--records must have runs of isotropy train, got {quoted(path)}.")
     return found
@@ -122,6 +122,12 @@ def conditions(runs: Sequence[RunRecord]) -> list[str]:
         parts.append(f"head: {HEADS[first.get('head', 'linear')]}")
     parts.append(f"{first['precision']} on {', '.join(dict.fromkeys(r['device'] for r in runs))}")
     found.append(f"{name}: {'; '.join(parts)}.")
+    made = dict.fromkeys(
+        ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items())
+        for run in runs
+    )
+    if any(made):
+        found.append(f"{name}: the runs were made with {'; '.join(filter(None, made))}.")
     specs = [spec for spec in dict.fromkeys(r["spec"] for r in runs) if ":" in spec]
     if specs:
         found.append(f"{name}: options of the methods: {'; '.join(specs)}.")

@@ -93,7 +93,7 @@ class RegularizedMethod(TrainingMethod):
 
     def prepare(self, network: Network, kind: str) -> Prepared:
         super().prepare(network, kind)
-        usual = self.on_generated if kind == GENERATION else None
+        usual = {GENERATION: self.on_generated, SIAMESE: "cls"}.get(kind)  # siamese: there is no W
         regularizer = self.regularizer(self.on or usual)
         network.with_hidden = regularizer.needs_hidden
         return Prepared(lambda passed: regularizer(passed.tensors), lambda: regularizer.options)

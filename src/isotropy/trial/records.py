@@ -51,8 +51,11 @@ class RunRecords:
         line = _line(record)
         with write_errors(self.path), open(self.path, "ab") as file:
             content = self.path.read_bytes()
-            if len(_whole(content)) < len(content):
-                file.truncate(len(_whole(content)))
+            kept = _whole(content)
+            if len(kept) < len(content):
+                file.truncate(len(kept))
+            if kept and not kept.endswith(b"\n"):
+                file.write(b"\n")
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -60,16 +63,15 @@ class RunRecords:
 
     def compact(self) -> None:
         """Drop the lines of records that no longer count."""
-        records = read_records(self.path)
-        counting = {run_of(record): record for record in records}
-        if len(counting) < len(records):
+        counting = current_records(self.path)
+        if len(counting) < len(read_records(self.path)):
             with write_errors(self.path), atomic_write(self.path) as part:
-                part.write_bytes(b"".join(map(_line, counting.values())))
+                part.write_bytes(b"".join(map(_line, counting)))
 
     def _other_run(self, job: Job, what: str) -> InputError:
         return InputError(
             f"{quoted(self.path)} records a run of {run_name(job)} with {what}. Choose another "
-            "--out, or add --overwrite."
+            "--out, move the file away, or add --overwrite to isotropy train."
         )
 
 
@@ -88,6 +90,11 @@ def read_records(path: str | os.PathLike[str]) -> list[RunRecord]:
         _parsed(line, f"{quoted(path)}, line {number}")
         for number, line in enumerate(_whole(content).splitlines(), 1)
     ]
+
+
+def current_records(path: str | os.PathLike[str]) -> list[RunRecord]:
+    """The records in a file, the last of each run."""
+    return list({run_of(record): record for record in read_records(path)}.values())
 
 
 def run_of(record: RunRecord) -> Run:
@@ -112,7 +119,13 @@ def _whole(content: bytes) -> bytes:
     """The content without a torn last line."""
     end = content.rfind(b"\n") + 1
     torn = content[end:]
-    return content[:end] if torn.startswith(START) or START.startswith(torn) else content
+    if not (torn.startswith(START) or START.startswith(torn)):
+        return content
+    try:
+        json.loads(torn)
+    except ValueError:
+        return content[:end]
+    return content  # complete, though the end of its line was lost
 
 
 def _parsed(line: bytes, place: str) -> RunRecord:

@@ -88,6 +88,7 @@ def settings_for(task: str, model: str, **given: Any) -> TrainingSettings:
     return TrainingSettings(**found)
 
 
+KINDS = ("safetensors", "bin", "gguf", "npy")  # of files with weights
 SAMPLE_BYTES, N_SAMPLES = 1 << 12, 256  # what the checksum of a large file reads
 
 
@@ -141,7 +142,7 @@ def data_checksum(task: str, folder: str | None, part: str) -> str:
 def weights_checksum(model: str) -> str | None:
     """Checksum of sizes and samples of a model folder's weights; None for a model from the hub."""
     found = hashlib.sha256()
-    paths = [p for kind in ("safetensors", "bin", "gguf") for p in Path(model).glob(f"*.{kind}")]
+    paths = [p for kind in KINDS for p in Path(model).glob(f"*.{kind}")]
     for path in sorted(paths):
         size = path.stat().st_size
         found.update(f"{path.name} {size}".encode())
