@@ -80,6 +80,7 @@ WITH_JSON = {
     "layers": ("layers", "./gone", "gone.txt"),
     "doctor": ("doctor", "--what"),
     "train": ("train", "--what"),
+    "reproduce": ("reproduce", "--what"),
 }
 
 

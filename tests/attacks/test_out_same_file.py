@@ -36,14 +36,18 @@ READ = {
     "compare": (["model", "data", "fit_on"], ["--task", "sts"]),
     "advise": (["model", "data", "fit_on"], ["--task", "sts"]),
     "train": (["model", "data", "models"], ["rte"]),
+    "reproduce": (["model", "data", "models", "records"], ["drift/isotropy"]),
     "show": (["repair"], []),
     "doctor": ([], []),
     "demo": ([], []),
 }
-FOLDERS = {"train": {"model", "data", "models"}}  # inputs that are folders
+FOLDERS = {  # inputs that are folders
+    command: {"model", "data", "models"} for command in ("train", "reproduce")
+}
 NOT_FILES = {  # texts that are no files of anybody
     "metrics", "column", "text_column", "device", "scheduler", "title", "note", "side", "whitening",
     "layer", "pool", "repairs", "option", "header", "part", "space", "tasks", "method",
+    "experiment", "search_on",
 }  # fmt: skip
 SUFFIX = {"report": ".html", "layers": ".html"}  # that the output must have
 SPELLINGS = (
@@ -159,7 +163,7 @@ def called(command, values, written, target):
 )
 @pytest.mark.parametrize(("command", "written", "read"), PAIRS, ids=map("-".join, PAIRS))
 def test_an_input_is_never_an_output(command, written, read, how, refused, folder, monkeypatch):
-    if command in ("report", "layers"):
+    if command in ("report", "layers", "reproduce"):
         pytest.importorskip("plotly")
     if command == "train":
         pytest.importorskip("torch")

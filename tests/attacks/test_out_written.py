@@ -17,7 +17,7 @@ import pytest
 import isotropy
 from isotropy import writing
 from isotropy.errors import InputError
-from isotropy.sources import PartsSink, open_sink
+from isotropy.sources import open_sink
 from isotropy.writing import atomic_write
 
 X = np.random.default_rng(0).standard_normal((40, 4))
@@ -149,9 +149,9 @@ def test_of_two_that_write_one_folder_one_wins(overwrite, exchange, files, monke
     if not exchange:  # as on a file system that cannot
         monkeypatch.setattr(writing, "_exchanged", lambda one, other: False)
     if overwrite:
-        with PartsSink("parts", 4) as sink:
+        with open_sink("parts", 4) as sink:
             sink.write(X)
-    first, second = (PartsSink("parts", 4, overwrite=overwrite) for _ in range(2))
+    first, second = (open_sink("parts", 4, overwrite=overwrite) for _ in range(2))
 
     def both():
         with second, first:

@@ -23,6 +23,7 @@ SPECIFIC = {
     "--device",  # needs --engine, where there is one
     "--max-length",  # of train: as the papers have it
     "--method",  # of repair, or of training
+    "--model",  # of reproduce: it has a default
     "--out",  # rows, a chart, a page, a folder
     "--overwrite",  # of train: runs again
     "--part",  # of train: dev or test alone

@@ -18,7 +18,7 @@ PUBLISHED = "The paper's own figures stand under the models named (paper)."
 @command(
     "isotropy reproduce --list",
     "isotropy reproduce drift/isotropy --quick --out reproduced",
-    "isotropy reproduce cluster --model ./my-model --data data --out reproduced --dry-run",
+    "isotropy reproduce cluster --model ./my-model --data data --dry-run",
 )
 def reproduce(
     experiment: Annotated[
@@ -66,9 +66,7 @@ def reproduce(
         bool,
         Option("--quick", help="Try it in seconds, on tiny random models and generated data."),
     ] = False,
-    jobs: Annotated[
-        int, Option(help="Fine-tuning runs at the same time, each in a process.", min=1)
-    ] = 1,
+    jobs: Annotated[int, Option(help="Runs at the same time, each in a process.", min=1)] = 1,
     records: Annotated[
         Path | None,
         Option(

@@ -86,6 +86,7 @@ class Dask(Engine):
         worker_timeout: float = WORKER_TIMEOUT,
     ) -> None:
         try:
+            from distributed import Client
             from distributed.utils import silence_logging_cmgr
         except ImportError as error:
             raise MissingExtraError(
@@ -102,7 +103,7 @@ class Dask(Engine):
             if scheduler is None:
                 self.cluster = opened.enter_context(local_cluster(n_workers or n_threads()))
             try:
-                self.client = connected(self.cluster or scheduler)
+                self.client = connected(Client, self.cluster or scheduler)
             except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address, load
                 raise InputError(
                     f"engine 'dask': scheduler {scheduler!r} must be reachable "
@@ -384,15 +385,13 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         yield cluster
 
 
-def connected(address: Any) -> Any:
+def connected(kind: Any, address: Any) -> Any:
     """A client of the scheduler or cluster; raises if it can't be reached.
 
     A client that failed must be closed: if the garbage collector does it, inside the start of
     another one, both wait for each other for good.
     """
-    from distributed import Client
-
-    client: Any = Client.__new__(Client)
+    client = kind.__new__(kind)
     try:
         client.__init__(address, timeout=CONNECTING)
     except BaseException:

@@ -90,7 +90,8 @@ def reproduce(
         _from_environment(folder, "ISOTROPY_MODELS"),
     )
     given = None if records is None else Path(checks.path(records, "records")).expanduser()
-    guard({}, {"data": data, "folder": folder, "records": given}, kept={"out": target})
+    inputs = {"data": data, "folder": folder, "records": given, "models": list(models or ())}
+    guard({}, inputs, kept={"out": target})
     found: dict[str, dict[str, Any]] = {}
     pages: dict[str, Page] = {}
     for experiment in chosen(name):
