@@ -44,7 +44,7 @@ from isotropy.papers.experiment import (
     published,
     record,
 )
-from isotropy.papers.settings import STAND_INS, Settings, isotropy_records
+from isotropy.papers.settings import BOTH_SIGNS, ONE_SIGN, STAND_INS, Settings, isotropy_records
 from isotropy.repairs import AllButTheTop, Center, Repair, ScaledCenter
 from isotropy.report import View, charts
 from isotropy.report.views import frequencies
@@ -96,7 +96,7 @@ REPAIRS: dict[str, Repair | None] = {
     PROCESSED: AllButTheTop(),
 }
 I_ONE, I_BOTH = "I, one sign", "I"
-LOGS = {"log10 I": I_BOTH, "log10 I, one sign": I_ONE}  # the logarithm of a measure
+LOGS = {BOTH_SIGNS: I_BOTH, ONE_SIGN: I_ONE}  # the logarithm of a measure
 
 
 def matrix(settings: Settings, model: str) -> KeyedVectors:

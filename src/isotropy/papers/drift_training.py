@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from isotropy.geometry import measure
 from isotropy.models import each, extra, open_texts
 from isotropy.papers.experiment import Record, over_seeds
-from isotropy.papers.settings import Settings, log10_isotropy
+from isotropy.papers.settings import Settings, isotropies
 
 LOSS, MOVED, COSINE = "validation loss", "distance the mean moved", "mean cosine"
 NORMS = ("mean norm", "norm of the mean", "ratio of the two")
-LOGS = ("log10 I", "log10 I, one sign")
 UNUSED = {part: f"cosine of unused with {part}" for part in ("frequent", "rare")}
 ALONG = ("non-targets along -h", "targets along h")
 OTHERS, OUTPUT = "rows that are no target", "output layer's part of the gradient"
@@ -224,8 +223,7 @@ def _drift(W: Any, start: Any, corpus: Corpus, edge: int) -> dict[str, float]:
     unused = units[corpus.part("unused", edge)].mean(axis=0)
     return {
         **dict(zip(names, values, strict=True)),
-        LOGS[0]: log10_isotropy(rows),
-        LOGS[1]: log10_isotropy(rows, "given"),
+        **isotropies(rows),
         **{
             name: float(units[corpus.part(part, edge)].mean(axis=0) @ unused)
             for part, name in UNUSED.items()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]  # what a value is of (model, data, setting, measure, ...) and the value
 NAMES = ("cluster", "drift", "layer", "calibration", "finetuning")
-VALUES = ("value", "low", "high", "n", "seeds", "mark")  # keys that are not what a record is of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from isotropy._version import __version__
 from isotropy.errors import MissingExtraError
-from isotropy.papers.experiment import VALUES, Experiment, Findings, Layout, Paper, Record
+from isotropy.papers.experiment import Experiment, Findings, Layout, Paper, Record
 from isotropy.papers.settings import Settings
 from isotropy.report import render, write_images
 from isotropy.tables import finite
@@ -228,11 +228,6 @@ def _write_pictures(folder: Path, figures: dict[str, Any]) -> str:
     except MissingExtraError as error:
         return f"no pictures: {error}"
     return ""
-
-
-def keys_of(one: Record) -> dict[str, Any]:
-    """What a record is of, without its values."""
-    return {key: value for key, value in one.items() if key not in VALUES}
 
 
 def paper_page(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from isotropy.errors import InputError
 from isotropy.geometry import Geometry, measure
-from isotropy.metrics import partition_isotropy
 from isotropy.models import Encoder, Text, TokenRows
 from isotropy.papers.experiment import Experiment, Record, record
 from isotropy.tasks import Task, open_task
@@ -106,9 +105,6 @@ class Settings:
             found[name] = digest.hexdigest()[:16]
         return found
 
-    def with_seeds(self, seeds: int) -> Settings:
-        return replace(self, seeds=seeds)
-
 
 def isotropy_records(X: Any, *, n: int | None = None, **keys: Any) -> list[Record]:
     """log10 I(W) over both signs of the eigenvectors, and with one sign, as in the papers."""
@@ -130,8 +126,3 @@ def isotropies_of(geometry: Geometry) -> dict[str, float]:
         BOTH_SIGNS: float(geometry.log_partition_isotropy / LOG10),
         ONE_SIGN: float(given / LOG10),
     }
-
-
-def log10_isotropy(X: Any, signs: str = "both") -> float:
-    """log10 I(W), which is finite where I(W) underflows."""
-    return float(partition_isotropy(X, log=True, signs=signs) / LOG10)
