@@ -1,12 +1,13 @@
 """The exceptions and the one warning of the package, each with a message of one line."""
 
+import contextlib
 import errno
 import functools
 import inspect
 import reprlib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
@@ -82,6 +83,19 @@ class RepairFileError(IsotropyError, ValueError):
 
 class MissingExtraError(IsotropyError, ImportError):
     """A part of the package needs an extra that is not installed."""
+
+
+@contextlib.contextmanager
+def needs(package: str, extra: str) -> Iterator[None]:
+    """Around the import of an optional package: if it is missing, name the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingExtraError(
+            f'{package} is needed, which is not installed. Run: pip install "isotropy[{extra}]".'
+        ) from error
 
 
 class ClusterError(IsotropyError, RuntimeError):

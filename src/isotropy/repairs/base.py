@@ -28,10 +28,11 @@ from isotropy.engines import (
     reduce,
     using,
 )
-from isotropy.errors import InputError, NotAffineError, one_line, public
+from isotropy.errors import InputError, NotAffineError, needs, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.shift import Shift, shift
+from isotropy.repairs.steps import Normalize, Step, affine_steps
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, guard, open_sink
 from isotropy.stats import Moments, Statistic
 from isotropy.stored import Field
@@ -210,6 +211,28 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             return False
         return True
 
+    def steps(self) -> list[Step]:
+        """What the repair does to a row, as steps that other tools can run one after another.
+
+        Raises
+        ------
+        NotAffineError
+            If the repair has no such form: a flow.
+        """
+        check_is_fitted(self)
+        return [*self.own_steps(), *([Normalize()] if self.normalize else [])]
+
+    def as_module(self) -> Any:
+        """The repair as a torch module with the arrays as buffers; needs the extra `torch`.
+
+        It takes tensors of any shape (..., n_features) and any floating dtype, is differentiable,
+        and works under `torch.export` and `torch.compile`. See `steps` for what it raises.
+        """
+        with needs("torch", "torch"):
+            from isotropy.repairs.module import RepairModule
+
+        return RepairModule(self.steps())
+
     @public("save")
     def save(self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False) -> None:
         """Write the fitted repair to one safetensors file, completely or not at all.
@@ -317,6 +340,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     def affine_form(self) -> tuple[Floats, Floats]:
         raise NotAffineError("the repair is not affine.")
+
+    def own_steps(self) -> list[Step]:
+        """The steps without the last one of `normalize`; by default those of the affine form."""
+        return affine_steps(*self.affine_form(), getattr(self.moments_, "mean", None))
 
     def _check_params(self) -> None:
         checks.flag(self.normalize, "normalize")

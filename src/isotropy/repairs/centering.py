@@ -11,6 +11,7 @@ from isotropy.checks import Array
 from isotropy.errors import InputError, NotAffineError
 from isotropy.linalg import Floats, like, namespace
 from isotropy.repairs.base import Invertible, SummedRepair
+from isotropy.repairs.steps import Step, SubtractScaled
 from isotropy.stats import Directions, Moments
 from isotropy.stored import HALF_THE_DIGITS, Field
 
@@ -109,6 +110,9 @@ class ScaledCenter(Invertible, SummedRepair):
             "the repair is not affine: it uses each row's norm. On unit rows it subtracts "
             "direction_; normalise the rows and use that."
         )
+
+    def own_steps(self) -> list[Step]:
+        return [SubtractScaled(self.direction_)]
 
 
 @dataclass(eq=False, repr=False)

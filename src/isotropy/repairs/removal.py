@@ -17,6 +17,7 @@ from isotropy.errors import InputError, NotAffineError, public, warn
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair, SummedRepair
+from isotropy.repairs.steps import RemoveByCluster, Step
 from isotropy.sources import Source
 from isotropy.stats import ClusterMoments, Moments
 from isotropy.stored import Field
@@ -301,6 +302,9 @@ class ClusterRemoval(Repair):
         raise NotAffineError(
             "the repair is not affine: each cluster has its own map. Ship the saved file."
         )
+
+    def own_steps(self) -> list[Step]:
+        return [RemoveByCluster(self.cluster_centers_, self.means_, self.components_)]
 
 
 def large_clusters(

@@ -316,12 +316,16 @@ class LearnedLayer(Invertible):
 
     def _prepare(self) -> None:
         self._back = np.linalg.pinv(self.weight_).T
+        self._centre = np.zeros(len(self.bias_)) if self.moments_ is None else self.moments_.mean
+        self._rest = self.bias_ + self.weight_ @ self._centre
 
     def apply(self, rows: Array, out: Array) -> None:
-        out[:] = rows @ like(self.weight_.T, rows) + like(self.bias_, rows)
+        centred = rows - like(self._centre, rows)  # keeps the digits of rows far from zero
+        out[:] = centred @ like(self.weight_.T, rows) + like(self._rest, rows)
 
     def revert(self, rows: Array, out: Array) -> None:
-        out[:] = (rows - like(self.bias_, rows)) @ like(self._back, rows)
+        out[:] = (rows - like(self._rest, rows)) @ like(self._back, rows)
+        out[:] += like(self._centre, rows)
 
     def affine_form(self) -> tuple[Floats, Floats]:
         return self.weight_.copy(), self.bias_.copy()

@@ -1,0 +1,125 @@
+"""A repair as a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isotropy.linalg import Floats
+from isotropy.repairs.steps import (
+    Add,
+    Multiply,
+    Normalize,
+    RemoveByCluster,
+    Step,
+    Subtract,
+    SubtractScaled,
+)
+
+
+class RepairModule(nn.Module):
+    """The steps of a fitted repair on the last dimension of a tensor of any shape.
+
+    Its arrays are buffers in float32, so they move with the module and are saved with it, but are
+    not trained. Half-precision rows are repaired in float32, and come back in their own dtype.
+    Rows without a direction stay as they are, with a gradient of zero where there is none.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList([_module(step) for step in steps])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        found = rows.to(wide)
+        for step in self.steps:
+            found = step(found)
+        return found.to(rows.dtype)
+
+
+class _Kept(nn.Module):
+    """A module with arrays as buffers, which keep float32 when the module is cast to half."""
+
+    def __init__(self, **arrays: Floats) -> None:
+        super().__init__()
+        for name, array in arrays.items():
+            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)).float())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            assert buffer is not None
+            found = self._buffers[name]
+            if found is not None and found.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(found.device)
+        return self
+
+    def of(self, name: str, rows: Tensor) -> Tensor:
+        return getattr(self, name).to(rows.dtype)
+
+
+class _Subtract(_Kept):
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows - self.of("vector", rows)
+
+
+class _Add(_Kept):
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + self.of("vector", rows)
+
+
+class _Multiply(_Kept):
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows @ self.of("matrix", rows).T
+
+
+class _SubtractScaled(_Kept):
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows - _norms(rows) * self.of("direction", rows)
+
+
+class _Normalize(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        norms = _norms(rows)
+        return rows / torch.where(norms > 0, norms, 1.0)
+
+
+class _RemoveByCluster(_Kept):
+    """In products of two dimensions: those with other clusters' components are set to zero."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        centers = self.of("centers", rows)
+        origin = centers.mean(0)
+        apart = centers - origin
+        scores = (rows - origin) @ apart.T - (apart * apart).sum(1) / 2
+        n_clusters, n_removed, _ = self.components.shape
+        own = nn.functional.one_hot(scores.argmax(-1), n_clusters).to(rows.dtype)
+        centred = rows - own @ self.of("means", rows)
+        components = self.of("components", rows).flatten(0, 1)
+        along = (centred @ components.T) * own.repeat_interleave(n_removed, dim=-1)
+        return centred - along @ components
+
+
+def _norms(rows: Tensor) -> Tensor:
+    """Norms as a last dimension of one; the gradient at zero is zero."""
+    squares = (rows * rows).sum(-1, keepdim=True)
+    there = squares > 0
+    return torch.where(there, torch.where(there, squares, 1.0).sqrt(), 0.0)
+
+
+def _module(step: Step) -> nn.Module:
+    if isinstance(step, Normalize):
+        return _Normalize()
+    kinds: dict[type[Step], type[_Kept]] = {
+        Subtract: _Subtract,
+        Multiply: _Multiply,
+        Add: _Add,
+        SubtractScaled: _SubtractScaled,
+        RemoveByCluster: _RemoveByCluster,
+    }
+    return kinds[type(step)](**vars(step))
