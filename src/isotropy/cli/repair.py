@@ -209,6 +209,7 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
     of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
     found: dict[str, Any] = header | {
         "level": fitted.level_,
+        "origin": fitted.origin_.to_dict(),
         "n_features_out": len(fitted.get_feature_names_out()),
         "affine": fitted.is_affine,
         "apply": of_tokens if fitted.level_ == "token" else of_rows,
@@ -226,6 +227,7 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
             "sentence": "sentence: the rows of texts, after pooling",
         }.get(found["level"], "not recorded: rows like those it was fitted on"),
         "form": "one matrix and one bias" if found["affine"] else "not affine",
+        "origin": str(fitted.origin_) or "not recorded",
         "note": found["note"] or "none",
         "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
         "apply it": found["apply"],

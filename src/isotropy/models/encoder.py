@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -79,15 +79,16 @@ class TextSource(Source):
         found._carry = False
         return found
 
+    def origin(self) -> dict[str, Any]:
+        made = self.encoder.origin()
+        return made and made | {"fingerprint": fingerprint(each(self.texts))}
+
     def identity(self) -> dict[str, Any]:
-        texts = hashlib.sha256()
-        for text in each(self.texts):
-            texts.update(repr(text).encode())
         return {
             "kind": "texts",
             **self.encoder.identity(),
             "repairs": digest([self.encoder.repair, self.encoder.sentence_repair]),
-            "texts": texts.hexdigest(),
+            "texts": fingerprint(each(self.texts)),
         }
 
     def _counted(self) -> list[Chunk]:
@@ -119,6 +120,14 @@ class TextSource(Source):
                 "source's n_truncated counts them."
             )
         self._cut[block] = n_cut
+
+
+def fingerprint(texts: Iterable[Text]) -> str:
+    """A checksum of texts in their order."""
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(repr(text).encode())
+    return found.hexdigest()
 
 
 POOLS = ("tokens", "mean", "cls", "last", "own")
@@ -300,6 +309,21 @@ class Encoder:
         encodings, kept = self.tokenized(texts)
         plain = [self._plain(text) for text in texts]
         return labels(plain, encodings, kept, self.model.tokenizer, first_text)
+
+    def origin(self) -> dict[str, Any]:
+        """How its vectors are made, as fields of `repairs.Origin`; empty if they are repaired."""
+        if self.repair is not None or self.sentence_repair is not None or self.several_layers:
+            return {}
+        special = self.special_tokens and self.pool in ("tokens", "mean")
+        return {
+            "model": self.name,
+            "revision": self.model.revision,
+            "layer": "first-last" if self.layer == "first-last" else self.layers[0],
+            "pooling": f"{self.pool}+special" if special else self.pool,
+            "prompt": self.own.prompt if self.own else "",
+            "normalised": self.own is not None and self.own.normalize,
+            "dimension": self.n_features,
+        }
 
     def identity(self) -> dict[str, Any]:
         """Plain values that identify this encoder's vectors, apart from repairs."""

@@ -80,6 +80,7 @@ def batched(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
+NORMALIZE = "Normalize"  # the module of sentence-transformers that scales to unit length
 MODES = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 LIMITS = tuple(  # files of sentence-transformers, old and new, that may give max_seq_length
     f"sentence_{kind}_config.json"
@@ -112,6 +113,7 @@ class OwnPooling:
                 f"{mode!r} in {name!r}. Use pool='mean'."
             )
         self.mode, self._after = MODES[mode], parts[1:]
+        self.normalize = any(type(part).__name__ == NORMALIZE for part in self._after)
         self.prompt = default_prompt(file_of(name, "config_sentence_transformers.json"))
         first = [file_of(name, str(Path(modules[0]["path"]) / file)) for file in LIMITS]
         self.max_length = next((max_tokens(path) for path in first if path), model.max_length)
@@ -216,6 +218,7 @@ class Model:
             )
             config = found.config
             self.n_features = self._size(config, "hidden_size", "d_model")
+            self.revision: str | None = getattr(config, "_commit_hash", None)
             self.n_layers = self._size(config, "num_hidden_layers", "num_layers")
             self.max_length = min(self._limits(config, Path(where)))
         network = found.get_encoder() if config.is_encoder_decoder else found

@@ -21,13 +21,12 @@ from safetensors import SafetensorError, safe_open
 from isotropy import linalg
 from isotropy.errors import InputError, warn
 from isotropy.models.loading import STATIC_TABLE, extra, file_of, loading, read_json, static_folder
-from isotropy.models.models import NO_LIMIT, Encoding, Float32Array, default_prompt
+from isotropy.models.models import NO_LIMIT, NORMALIZE, Encoding, Float32Array, default_prompt
 from isotropy.sources import FOLDERS, FolderFormat, open_source
 
 OWN_TABLE, TABLES = "embeddings", ("embeddings", "embedding.weight")
 BESIDE = {"weights", "mapping"}
 OWN_LENGTH = 512  # tokens per text in model2vec
-NORMALIZE = "Normalize"
 
 
 class StaticModel:
@@ -39,6 +38,7 @@ class StaticModel:
     """
 
     n_layers = 0
+    revision: str | None = None
     device = SimpleNamespace(type="cpu")
 
     def __init__(self, name: str, folder: Path) -> None:

@@ -12,6 +12,7 @@ from isotropy.repairs.base import (
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.repairs.centering import Center, ScaledCenter, Standardize
 from isotropy.repairs.files import check_target
+from isotropy.repairs.origin import Origin, origin_warning
 from isotropy.repairs.removal import AllButTheTop, ClusterRemoval
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.trained import Flow, LearnedLayer
@@ -26,6 +27,7 @@ __all__ = [
     "Flow",
     "Invertible",
     "LearnedLayer",
+    "Origin",
     "Repair",
     "ScaledCenter",
     "ScoreCalibrator",
@@ -34,4 +36,5 @@ __all__ = [
     "SummedRepair",
     "Whiten",
     "load",
+    "origin_warning",
 ]

@@ -31,6 +31,7 @@ from isotropy.engines import (
 from isotropy.errors import InputError, NotAffineError, needs, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
+from isotropy.repairs.origin import Origin
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.steps import Normalize, Step, affine_steps
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, guard, open_sink
@@ -65,6 +66,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     under its `name`. Every repair has the parameter `normalize`, which its docstring need not
     mention. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" (for rows of
     tokens, before pooling) or "sentence" if its file says which rows it is for, otherwise "".
+    `origin_` says how the fitted rows were made, as far as that is known.
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`
     instead: they need an extra and time, so they are tried only on request.
@@ -80,6 +82,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     n_features_in_: int
     moments_: Moments | None = None
     level_: str = ""
+    origin_: Origin = Origin()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -121,6 +124,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         with using(engine):
             self.n_samples_seen_ = self.fit_source(source, kept)
             self._check_learned()
+        self.origin_ = Origin.from_dict(source.origin())
         return self
 
     def transform(
@@ -234,7 +238,15 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         return RepairModule(self.steps())
 
     @public("save")
-    def save(self, path: Any, note: str = "", *, level: str = "", overwrite: bool = False) -> None:
+    def save(
+        self,
+        path: Any,
+        note: str = "",
+        *,
+        level: str = "",
+        origin: Origin | None = None,
+        overwrite: bool = False,
+    ) -> None:
         """Write the fitted repair to one safetensors file, completely or not at all.
 
         Parameters
@@ -244,6 +256,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             Free text for the header, such as the model and the corpus; at most 10,000 characters.
         level : {"token", "sentence"}, optional
             The `level_` of the loaded repair [that of this one].
+        origin : Origin, optional
+            The `origin_` of the loaded repair [that of this one].
         overwrite : bool
             Replace an existing file.
         """
@@ -260,6 +274,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             "feature_names": None if names is None else [str(name) for name in names],
             "note": note,
             "level": level,
+            "origin": (self.origin_ if origin is None else origin).to_dict(),
         }
         tensors = {name: np.asarray(getattr(self, name)) for name in self.learned}
         for kind in self._statistics():
@@ -295,6 +310,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self.level_ = header.get("level", "")  # older files don't have it
         if self.level_ != "":
             checks.choice(self.level_, "level", LEVELS)
+        self.origin_ = Origin.from_dict(header.get("origin", {}))
         names = header.get("feature_names")  # checked with the header
         if names is not None:
             self.feature_names_in_ = np.asarray(names, dtype=object)
@@ -421,9 +437,11 @@ class SummedRepair(Repair):
         self._check_params()
         if first:
             self.n_samples_seen_ = self.fit_source(source, None)
+            self.origin_ = Origin.from_dict(source.origin())
         else:
             found = self._gathered(source)
             self._add(found.states[0], found.states[-1], found.n_samples)
+            self.origin_ = self.origin_.common(Origin.from_dict(source.origin()))
         self._check_learned()
         return self
 
@@ -436,7 +454,7 @@ class SummedRepair(Repair):
             )
         self.n_features_in_ = statistic.n_features
         self._check_params()
-        self.n_samples_seen_ = statistic.n_rows
+        self.n_samples_seen_, self.origin_ = statistic.n_rows, Origin()
         self.statistic_ = copy.deepcopy(statistic)  # rows that are added later are this repair's
         self.moments_ = self.statistic_ if isinstance(self.statistic_, Moments) else None
         self.solve(self.statistic_)
@@ -450,6 +468,7 @@ class SummedRepair(Repair):
         if type(other) is not type(self) or other.get_params() != self.get_params():
             raise InputError(f"other must be a {type(self).__name__} with the same parameters.")
         self._add(other.statistic_, other.moments_, other.n_samples_seen_)
+        self.origin_ = self.origin_.common(other.origin_)
         return self
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:

@@ -130,6 +130,10 @@ class Source(ABC):
         """The same rows without other columns, for work that doesn't need them."""
         return self
 
+    def origin(self) -> dict[str, Any]:
+        """How the rows were made, as fields of `repairs.Origin`; empty if nothing is known."""
+        return {}
+
     def identity(self) -> dict[str, Any] | None:
         """Plain values that identify these rows; None if there are none.
 
@@ -152,6 +156,9 @@ class SourceView(Source):
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         return self.source.read(chunk)
+
+    def origin(self) -> dict[str, Any]:
+        return self.source.origin()
 
     def bare(self) -> Self:
         view = copy.copy(self)
@@ -253,6 +260,9 @@ class MappedSource(SourceView):
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):
             yield replace(batch, rows=self.transform(batch.rows)) if len(batch.rows) else batch
+
+    def origin(self) -> dict[str, Any]:
+        return {}  # the rows are no longer those that were made so
 
 
 class PickedRows(Source):
