@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import isotropy
 from isotropy.cli import app
+from isotropy.errors import IsotropyWarning
 from isotropy.metrics import METRICS
 from isotropy.repairs import Repair
 
@@ -272,6 +273,24 @@ def test_show_says_how_a_repair_of_tokens_is_applied(X, tmp_path):
     assert "token: the rows of tokens, before pooling" in shown
     assert "not affine" in shown
     assert f"isotropy embed MODEL TEXTS --repair '{saved}'" in shown
+
+
+def test_apply_warns_of_vectors_of_another_origin(path, tmp_path):
+    saved, out = tmp_path / "repair", ("--out", tmp_path / "y.npy", "--overwrite")
+    made = ("--origin", "model=hub/minilm", "--origin", "layer=6", "--origin", "normalised=true")
+    done("repair", path, "--method", "center", "--save", saved, *made)
+    assert "origin     model hub/minilm, layer 6, normalised yes\n" in done("show", saved)
+    found = json.loads(done("show", saved, "--json"))["origin"]
+    assert found == {"model": "hub/minilm", "layer": 6, "normalised": True}
+    done("apply", saved, path, *out)
+    done("apply", saved, path, *out, "--origin", "model=minilm", "--origin", "layer=6")
+    warning = "apply: the vectors come from layer 5, and those fitted on from layer 6"
+    said = run("apply", saved, path, *out, "--origin", "layer=5").exception
+    assert isinstance(said, IsotropyWarning)
+    assert warning in str(said)
+    assert "--origin must be name=value" in refused("apply", saved, path, *out, "--origin", "bert")
+    said = refused("apply", saved, path, *out, "--origin", "dimension=many")
+    assert "dimension of an origin must be an integer, got 'many'" in said
 
 
 def test_show_refuses_what_is_no_repair(path, tmp_path):

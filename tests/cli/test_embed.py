@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy.cli import Commands
 from isotropy.cli.embed import embed
+from isotropy.errors import IsotropyWarning
 from isotropy.models.encoder import Encoder
 from isotropy.models.keyed import KeyedVectors
 
@@ -197,3 +198,17 @@ def test_bad_input_gives_one_line_and_writes_nothing(bert, texts, tmp_path):
         assert match in result.stderr
         assert result.stderr.count("\n") == 1
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_the_origin_goes_with_the_vectors_and_the_repair(bert, texts, tmp_path):
+    vectors, saved = tmp_path / "x.parquet", tmp_path / "repair"
+    done(bert, texts, "--layer", 2, "--out", vectors)
+    made = isotropy.open(vectors).origin()
+    assert (made["model"], made["layer"], made["pooling"]) == (str(bert), 2, "mean")
+    isotropy.Center().fit(vectors).save(saved)
+    assert isotropy.load(saved).origin_.to_dict() == made
+    said = run(bert, texts, "--repair", saved, "--out", tmp_path / "y.parquet").exception
+    assert isinstance(said, IsotropyWarning)
+    assert "embed: the vectors come from layer 3, and those fitted on from layer 2" in str(said)
+    done(bert, texts, "--repair", saved, "--layer", 2, "--out", tmp_path / "y.parquet")
+    assert isotropy.open(tmp_path / "y.parquet").origin() == {}  # repaired ones are others

@@ -247,6 +247,8 @@ def test_a_saved_repair_is_one_that_apply_takes(planted, tmp_path):
     expected = isotropy.AllButTheTop(1).fit(X).transform(X)
     np.testing.assert_allclose(KeyedVectors.load(out).vectors, expected, rtol=1e-4, atol=1e-4)
     assert isotropy.load(saved).level_ == "sentence"
+    assert isotropy.load(saved).origin_.evidence == json.loads(result.stdout)["reason"]
+    assert len(isotropy.load(saved).origin_.fingerprint) == 64
     assert isotropy.load(saved).note_ == f"sentence level, {planted[0]}, {planted[1]}"
 
 

@@ -268,3 +268,26 @@ def test_a_folder_of_other_things_is_not_replaced(tmp_path, X):
         with pytest.raises(InputError, match="files that isotropy did not write"):
             open_sink(tmp_path / "out", 5, overwrite=overwrite)
     assert (tmp_path / "out" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".safetensors", ""])
+def test_the_origin_is_kept_where_the_format_has_room(tmp_path, X, rows, suffix):
+    origin = {"model": "bert", "layer": 6, "prompt": 'q"\u00fc', "normalised": False}
+    with open_sink(tmp_path / f"x{suffix}", 5, "float64", origin=origin) as sink:
+        sink.write(X[:10])
+        sink.write(X[10:])
+    source = open(tmp_path / f"x{suffix}")
+    assert source.origin() == origin
+    np.testing.assert_array_equal(rows(source), X)
+    with open_sink(tmp_path / "y.parquet", 5, like=source) as sink:
+        pour(source, sink)  # which may be other rows by now
+    assert open(tmp_path / "y.parquet").origin() == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_damaged_origin_is_refused(tmp_path, X, text):
+    schema = pa.schema([pa.field("v", pa.list_(pa.float64(), 5))], {"isotropy.origin": text})
+    table = pa.table({"v": pa.array(X.tolist(), pa.list_(pa.float64(), 5))}, schema=schema)
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"isotropy\.origin.*Write it again"):
+        open(tmp_path / "x.parquet").origin()

@@ -18,10 +18,13 @@ from urllib.parse import urlsplit
 import typer
 from typer import Argument, Option
 
+from isotropy import specs
 from isotropy.engines import Engine, named, using
-from isotropy.errors import InputError, public
+from isotropy.errors import InputError, public, warn
 from isotropy.models import Texts, open_texts
 from isotropy.progress import ProgressBar
+from isotropy.repairs import Origin, Repair, origin_warning
+from isotropy.repairs.origin import KINDS
 from isotropy.sources import Source, open_source
 
 PATIENCE = 3.0  # seconds
@@ -141,6 +144,17 @@ JsonOption = Annotated[
     Option(
         "--json",
         help='Print one JSON object; an error is a JSON line, {"error": ...}, on standard error.',
+    ),
+]
+OriginOption = Annotated[
+    list[str] | None,
+    Option(
+        "--origin",
+        metavar="NAME=VALUE",
+        help="How the vectors were made: model, revision, layer, pooling, prompt, normalised "
+        "(whether after the model's own Normalize) or dimension; repeatable [as SOURCE says, if "
+        "`embed` wrote it].",
+        show_default=False,
     ),
 ]
 SeedOption = Annotated[
@@ -269,6 +283,23 @@ class TextOptions:
         found = open_texts(texts, self.text_column or None)
         say_left_out(found.n_blank, "blank text")
         return found
+
+
+def origin_of(source: Source, given: list[str] | None) -> dict[str, Any]:
+    """The fields of the origin that the source has, and of those that were given."""
+    found = dict(source.origin())
+    for option in given or ():
+        name, text = specs.split(option, "--origin")
+        parsed = specs.value(text)
+        found[name] = parsed if type(parsed) in KINDS.get(name, ()) else text
+    return found
+
+
+def warn_of_origin(caller: str, declared: dict[str, Any], fitted: Repair) -> None:
+    """Warn if vectors of this origin differ from those that the repair was fitted on."""
+    differs = origin_warning(Origin.from_dict(declared), fitted.origin_)
+    if differs is not None:
+        warn(f"{caller}: {differs}")
 
 
 def destination(path: Path | None) -> Path | None:

@@ -87,12 +87,20 @@ def embed(
         **options.encoding,
     )
     if fitted is not None:
+        common.warn_of_origin("embed", encoder.origin(treated), fitted)
         encoder = encoder.with_repair(fitted, treated)
     with warnings.catch_warnings(), ProgressBar("rows") as bar, using(progress=bar):
         warnings.simplefilter("ignore", IsotropyWarning)  # their number is told below
         source = encoder.source(opened)
         source.text_column = "word" if out.suffix in WORD_FILES else None
-        sink = open_target(out, source.n_features, source, overwrite=overwrite, name="--out")
+        sink = open_target(
+            out,
+            source.n_features,
+            source,
+            overwrite=overwrite,
+            name="--out",
+            origin=source.origin(),
+        )
         map_rows(source, lambda rows: rows, sink)
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)

@@ -14,7 +14,15 @@ from typer import Option
 
 from isotropy.cli import common
 from isotropy.errors import InputError, RepairFileError, one_line, warn
-from isotropy.repairs import Repair, check_target, load, load_with_header, open_target, shift
+from isotropy.repairs import (
+    Origin,
+    Repair,
+    check_target,
+    load,
+    load_with_header,
+    open_target,
+    shift,
+)
 from isotropy.sources import Excerpt, Source, as_source, guard
 from isotropy.tables import json_line
 from isotropy.writing import is_stream
@@ -73,6 +81,7 @@ def repair(
         int | None, Option(help="Seed of the clustering [0]; cluster-removal only.")
     ] = None,
     note: Annotated[str, Option(help="A note to store in the saved file.")] = "",
+    origin: common.OriginOption = None,
     checkpoint: common.CheckpointOption = None,
     options: common.SourceOptions,
 ) -> None:
@@ -102,6 +111,7 @@ def repair(
     )
     check_target({"--save": save}, overwrite=overwrite)
     rows = options.open(source)
+    made_by = Origin.from_dict(common.origin_of(rows, origin))
     with options.running() as engine:
         if out is not None:  # refused now, rather than after the fit
             engine.check(open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
@@ -113,7 +123,7 @@ def repair(
         if out is not None:
             write(fitted, rows, out, overwrite)
         if save is not None:
-            fitted.save(save, note=note, overwrite=overwrite)
+            fitted.save(save, note=note, origin=made_by, overwrite=overwrite)
             common.say(f"saved {fitted!r} to {save}")
     common.say_left_out(rows.n_samples - fitted.n_samples_seen_)
 
@@ -147,18 +157,20 @@ def apply(
     *,
     out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
     overwrite: common.OverwriteOption = False,
+    origin: common.OriginOption = None,
     options: common.SourceOptions,
 ) -> None:
     """Apply a saved repair to the vectors in SOURCE.
 
-    Rows keep their order, and the output file appears only when it is complete. You are warned if a
-    sample of SOURCE is far from the vectors the repair was fitted on, or if the repair is for the
-    vectors of tokens and can't be applied after pooling.
+    Rows keep their order, and the output file appears only when it is complete. You are warned if
+    SOURCE comes from another model than the vectors the repair was fitted on, if a sample of it is
+    far from them, or if the repair is for the vectors of tokens and can't be applied after pooling.
     """
     inputs = {"REPAIR": repair, "SOURCE": source}
     guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
     rows = options.open(source)
+    common.warn_of_origin("apply", common.origin_of(rows, origin), fitted)
     with options.running():
         n_skipped = write(fitted, rows, out, overwrite)
     common.say_left_out(n_skipped)

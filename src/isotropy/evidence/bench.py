@@ -137,7 +137,8 @@ class Bench:
                     "fit_on must have text that is not evaluated, got none. Give other text."
                 )
             texts, elsewhere = np.array(kept), self._elsewhere
-            fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates)
+            used = [self.fit_on[i] for i in kept]
+            fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates, used)
             return fits, ELSEWHERE, len(self.fit_on) - len(kept)
         if len(self.task.background):
             documents = self._without(self.task.background, np.arange(self.task.n_items))
@@ -158,7 +159,7 @@ class Bench:
     def everything(self, items: Integers) -> Fits:
         """Fit on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
         if self.fit_on is not None:
-            return Fits(self._elsewhere.source, self.candidates)
+            return Fits(self._elsewhere.source, self.candidates, self.fit_on)
         if len(self.task.background):
             return self._fits_of(self.task.background)
         return self.evaluated(items).evaluations[0].fits
@@ -236,10 +237,13 @@ class Bench:
     def _fits_of_rows(self, rows: Integers) -> Fits:
         """Fits on some of the keyed vectors."""
         checks.finite(self.encoder.vectors)
-        return Fits(lambda level: PickedRows(self.encoder.vectors, rows), self.candidates)
+        picked = set(rows.tolist())
+        used = [text for text, row in self.encoder.words.items() if row in picked]
+        return Fits(lambda level: PickedRows(self.encoder.vectors, rows), self.candidates, used)
 
     def _fits_of(self, texts: Integers) -> Fits:
-        return Fits(lambda level: self.space.source(level, texts), self.candidates)
+        used = [self.task.texts[i] for i in texts]
+        return Fits(lambda level: self.space.source(level, texts), self.candidates, used)
 
     @cached_property
     def _elsewhere(self) -> Space:

@@ -35,8 +35,8 @@ from isotropy.evidence.spaces import (
 )
 from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
-from isotropy.models import Text
-from isotropy.repairs import Repair
+from isotropy.models import Encoder, KeyedVectors, Text, fingerprint
+from isotropy.repairs import Origin, Repair
 from isotropy.tasks import Outcome, Task
 
 LEVEL = 0.025  # of the one-sided test that a recommendation must pass
@@ -356,14 +356,15 @@ class Search:
         rival, rival_folds = self.rival
         level = choice.level if recommended else rival.level
         apart = self.outer_plan.fitted_on != TRAINING
+        reason = self._why(baseline, score, ends) if recommended else self._why_not()
         return Advice(
             choice=choice,
-            repair=self._fitted(choice) if recommended else None,
+            repair=self._fitted(choice, reason) if recommended else None,
             baseline=baseline,
             score=score,
             interval=ends,
             p=p,
-            reason=self._why(baseline, score, ends) if recommended else self._why_not(),
+            reason=reason,
             candidates=self._table(),
             task=self.task.name,
             metric=self.task.metric,
@@ -385,13 +386,21 @@ class Search:
         system = none if choice.method == NONE else self.bench.outcomes(choice, plan)
         return self.bench.folds(plan, system, none)
 
-    def _fitted(self, choice: Candidate) -> Repair:
+    def _fitted(self, choice: Candidate, evidence: str) -> Repair:
         """The choice, fitted on everything that a shipped repair may be fitted on."""
         if self.outside is None:
             fits = self.bench.everything(self.inside)
         else:
             fits = self.outer_plan.evaluations[0].fits
-        return choice.make().fit(fits.source(choice.level))
+        repair = choice.make().fit(fits.source(choice.level))
+        encoder, made = self.bench.encoder, {}
+        if isinstance(encoder, Encoder):
+            made = encoder.origin(choice.level)
+        elif isinstance(encoder, KeyedVectors):
+            made = encoder.origin()
+        made = made | {"fingerprint": fingerprint(fits.texts), "evidence": evidence}
+        repair.origin_ = Origin.from_dict(made)
+        return repair
 
     def _table(self) -> list[dict[str, Any]]:
         errors = (self.draws - self.draws[0]).mean(axis=1).std(axis=1)

@@ -259,8 +259,14 @@ class Fits:
     a level are read again from its `source` for every fit, and never kept.
     """
 
-    def __init__(self, source: Callable[[str], Source], candidates: Sequence[Candidate]) -> None:
+    def __init__(
+        self,
+        source: Callable[[str], Source],
+        candidates: Sequence[Candidate],
+        texts: Sequence[Text] = (),
+    ) -> None:
         self.source, self._candidates = source, candidates  # all that will be fitted
+        self.texts = texts  # of the rows
         self._moments: dict[str, Moments] = {}
         self._clusters: dict[Any, ClusterRemoval] = {}
 

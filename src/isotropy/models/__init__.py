@@ -1,6 +1,6 @@
 """Models and texts as sources of vectors: encoders, embeddings, vectors by key."""
 
-from isotropy.models.encoder import Encoder, cut_off, holds_vectors, open_encoder
+from isotropy.models.encoder import Encoder, cut_off, fingerprint, holds_vectors, open_encoder
 from isotropy.models.keyed import KEYS, Embeddings, KeyedVectors, WordMeans, averaged, embeddings
 from isotropy.models.loading import extra, first_line, loading, pretrained_location
 from isotropy.models.models import Float32Array

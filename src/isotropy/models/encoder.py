@@ -310,20 +310,25 @@ class Encoder:
         plain = [self._plain(text) for text in texts]
         return labels(plain, encodings, kept, self.model.tokenizer, first_text)
 
-    def origin(self) -> dict[str, Any]:
-        """How its vectors are made, as fields of `repairs.Origin`; empty if they are repaired."""
+    def origin(self, level: str = "sentence") -> dict[str, Any]:
+        """How its vectors are made, as fields of `repairs.Origin`; empty if they are repaired.
+
+        With level="token" it is about the rows of tokens, before pooling.
+        """
         if self.repair is not None or self.sentence_repair is not None or self.several_layers:
             return {}
+        pooled = level == "sentence"
         special = self.special_tokens and self.pool in ("tokens", "mean")
-        return {
+        found = {
             "model": self.name,
             "revision": self.model.revision,
             "layer": "first-last" if self.layer == "first-last" else self.layers[0],
             "pooling": f"{self.pool}+special" if special else self.pool,
             "prompt": self.own.prompt if self.own else "",
-            "normalised": self.own is not None and self.own.normalize,
-            "dimension": self.n_features,
+            "normalised": pooled and self.own is not None and self.own.normalize,
+            "dimension": self.n_features if pooled else self.model.n_features,
         }
+        return {name: value for name, value in found.items() if value is not None}
 
     def identity(self) -> dict[str, Any]:
         """Plain values that identify this encoder's vectors, apart from repairs."""

@@ -48,6 +48,7 @@ class KeyedVectors(ArraySource):
     def __init__(self, vectors: Any, keys: Sequence[Text] | Mapping[Any, int]) -> None:
         super().__init__(vectors)
         self.vectors: NDArray[Any] = self.X
+        self.made: dict[str, Any] = {}
         self.words = keys if isinstance(keys, Mapping) else self._numbered(keys)
         if isinstance(keys, Mapping):
             rows = list(keys.values())
@@ -90,10 +91,16 @@ class KeyedVectors(ArraySource):
         if all(os.path.isfile(folder / name) for name in ("words.txt", "vectors.npy")):
             words = _lines(folder / "words.txt")
             return cls(_read(open_source(folder / "vectors.npy"))[0], words)
-        rows, tables = _read(open_source(path, column=column))
+        source = open_source(path, column=column)
+        rows, tables = _read(source)
         name = _key_column(tables[0], key, str(path))
         keys = [word for table in tables for word in table.column(name).to_pylist()]
-        return cls(rows, keys)
+        found = cls(rows, keys)
+        found.made = source.origin()
+        return found
+
+    def origin(self) -> dict[str, Any]:
+        return self.made
 
     def __contains__(self, key: object) -> bool:
         return key in self.words

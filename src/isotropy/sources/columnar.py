@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
-from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place, listed
+from isotropy.sources.files import ORIGIN, Column, File, FormatError, Matrix, Pieces, Place, listed
 from isotropy.sources.sinks import Sink
 
 BUFFER = 1 << 20  # bytes read at a time, so that no column is held as a whole
@@ -345,6 +345,7 @@ def _grouped(
     chunk_rows: int | None,
 ) -> File:
     fields = layout.fields([(field.name, str(field.type)) for field in schema])
+    fields["origin"] = (schema.metadata or {}).get(ORIGIN.encode(), b"").decode("utf-8", "replace")
     n_rows = sum(groups)
     return kind(path=path, n_rows=n_rows, chunk_rows=chunk_rows, groups=tuple(groups), **fields)
 
@@ -412,7 +413,7 @@ class ParquetSink(Sink):
             others = [field for field in table.column_names if field != name]
             self.writer = pq.ParquetWriter(
                 self.file,
-                table.schema,
+                table.schema.with_metadata({ORIGIN: self.origin} if self.origin else None),
                 compression={f"{name}.list.element": "none"},  # vectors hardly shrink
                 use_dictionary=others,
                 write_statistics=others,

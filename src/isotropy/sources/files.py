@@ -21,6 +21,7 @@ from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import Batch, Chunk, Source, default_rows, finite_only, source_weights
+from isotropy.stored import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,7 @@ Matrix = NDArray[Any]
 Place = tuple[int, ...]  # where a piece of a file is
 Pieces = Iterator[tuple[Matrix, "pa.Table | None"]]
 TRUNCATED = "is truncated: it ended in the middle of its rows. Copy it again."
+ORIGIN = "isotropy.origin"  # in the metadata of a file: how its vectors were made
 LISTED = 200  # characters of names in a message
 
 
@@ -44,7 +46,7 @@ class File(ABC):
     A format defines `read`, and `pieces` if it cannot start at any row. `stamp` identifies the file
     as it was opened, `features` are the columns that hold the vectors, one per feature unless there
     is a `column` of lists, and `others` are the (name, type) of all other columns, with an empty
-    type if it is only guessed.
+    type if it is only guessed. `origin` is the JSON text that a sink wrote under that name.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class File(ABC):
     stamp: tuple[int, ...] = ()
     features: tuple[str, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
+    origin: str = ""
 
     @property
     def rows_at_once(self) -> int:
@@ -148,6 +151,20 @@ class FileSource(Source):
                 row += len(rows)
             if row != chunk.first_row + chunk.n_rows:
                 raise FormatError("ended too early: it has changed. Open it again.")
+
+    def origin(self) -> dict[str, Any]:
+        texts = {file.origin for file in self.files}
+        if len(texts) > 1 or texts == {""}:
+            return {}
+        try:
+            found = parse_json(texts.pop())
+        except InputError as error:
+            raise InputError(
+                f"{self.paths[0]!r} has a damaged {ORIGIN}: {error}. Write it again."
+            ) from error
+        if not isinstance(found, dict):
+            raise InputError(f"{self.paths[0]!r} has {ORIGIN} that is no object. Write it again.")
+        return found
 
     def identity(self) -> dict[str, Any]:
         return {

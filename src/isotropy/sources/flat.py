@@ -21,7 +21,16 @@ from isotropy import stored
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import widened
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Pieces, Place, listed
+from isotropy.sources.files import (
+    ORIGIN,
+    TRUNCATED,
+    Column,
+    File,
+    FormatError,
+    Pieces,
+    Place,
+    listed,
+)
 from isotropy.sources.sinks import Sink
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, Fortran order, dtype
@@ -188,6 +197,7 @@ def open_safetensors(path: str, column: Column, chunk_rows: int | None) -> File:
         chunk_rows=chunk_rows,
         offset=found.start + entry.begin,
         stored=code,
+        origin=found.metadata.get(ORIGIN, ""),
     )
 
 
@@ -356,22 +366,24 @@ class NpySink(Sink):
 
 
 class SafetensorsSink(Sink):
-    """One tensor, "embeddings"; the header has a fixed size and is written last."""
+    """One tensor, "embeddings"; the header has a known size and is written last."""
 
-    HEADER = 192
+    HEADER = 192  # bytes, without the metadata
     CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
     dtypes = tuple(CODES)
 
     def _begin(self) -> None:
-        self.file.write(b" " * (8 + self.HEADER))
+        self.metadata = {"__metadata__": {ORIGIN: self.origin}} if self.origin else {}
+        self.header = self.HEADER + -(-len(json.dumps(self.metadata)) // 8) * 8
+        self.file.write(b" " * (8 + self.header))
 
     def _finish(self) -> None:
-        n_bytes = self.file.tell() - 8 - self.HEADER
+        n_bytes = self.file.tell() - 8 - self.header
         entry = {
             "dtype": self.CODES[self.dtype],
             "shape": [self.n_rows, self.n_features],
             "data_offsets": [0, n_bytes],
         }
-        text = json.dumps({"embeddings": entry}).encode().ljust(self.HEADER)
+        text = json.dumps(self.metadata | {"embeddings": entry}).encode().ljust(self.header)
         self.file.seek(0)
-        self.file.write(self.HEADER.to_bytes(8, "little") + text)
+        self.file.write(self.header.to_bytes(8, "little") + text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -55,7 +56,9 @@ class Sink:
         n_rows: int | None = None,
         overwrite: bool = False,
         part_of: str = "",
+        origin: str = "",
     ) -> None:
+        self.origin = origin
         self.path, self.part_of, self.overwrite = path, part_of, overwrite
         self.n_features, self.column = n_features, column
         computed = "float64" if wide(dtype) else "float32"
@@ -139,6 +142,7 @@ def open_sink(
     *,
     overwrite: bool = False,
     name: str = "out",
+    origin: Mapping[str, Any] | None = None,
 ) -> Sink | PartsSink:
     """The sink of a path: a context manager with `write(rows, carried=None)`, in order.
 
@@ -157,11 +161,14 @@ def open_sink(
         Replace what exists. A folder must hold nothing but such parts.
     name : str
         The name of the path in messages.
+    origin : mapping, optional
+        How the rows were made, as `Source.origin` says it. Parquet and safetensors keep it.
     """
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
     dtype = dtype or ("float32" if like is None else like.dtype)
     column = None if like is None else like.column
+    made = json.dumps(origin) if origin else ""
     if not suffix:
         if status(target) is not None and not os.path.isdir(target):
             raise InputError(
@@ -169,7 +176,7 @@ def open_sink(
                 f"{quoted(target)}. Choose another name."
             )
         guard({name: path}, {"X": like}, overwrite=overwrite)
-        return PartsSink(target, n_features, dtype, column, overwrite)
+        return PartsSink(target, n_features, dtype, column, overwrite, made)
     if suffix not in SINKS:
         raise InputError(f"{name} must end in one of {', '.join(SINKS)}, got {quoted(target)}.")
     if os.path.isdir(target):
@@ -178,7 +185,8 @@ def open_sink(
     module, kind_name = SINKS[suffix]
     kind: type[Sink] = getattr(importlib.import_module(f"isotropy.sources.{module}"), kind_name)
     n_rows = None if like is None else like.n_samples
-    return kind(target, n_features, dtype, column=column, n_rows=n_rows, overwrite=overwrite)
+    options: Any = {"column": column, "n_rows": n_rows, "overwrite": overwrite, "origin": made}
+    return kind(target, n_features, dtype, **options)
 
 
 class PartsSink:
@@ -190,10 +198,17 @@ class PartsSink:
     """
 
     def __init__(
-        self, path: str, n_features: int, dtype: str, column: str | None, overwrite: bool
+        self,
+        path: str,
+        n_features: int,
+        dtype: str,
+        column: str | None,
+        overwrite: bool,
+        origin: str = "",
     ) -> None:
         self.path, self.folder = path, NewFolder(path, overwrite)
         self.n_features, self.dtype, self.column = n_features, dtype, column
+        self.origin = origin
         self.n_written = 0
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
@@ -213,6 +228,7 @@ class PartsSink:
             column=self.column,
             overwrite=True,  # two workers may write the same part
             part_of=self.path,
+            origin=self.origin,
         )
 
     def __enter__(self) -> Self:
