@@ -19,6 +19,16 @@ def test_the_first_line_is_named_where_it_is_nested_too_deeply(refused, folder):
     refused("measure", "x.jsonl", says="as deeply as in line 1")
 
 
+@pytest.mark.parametrize("line", ["null", " \tnull", "null{}", "[1.5]", "1.5", '"e"', "true"])
+@pytest.mark.parametrize("before", ["", "\n", "\ufeff", '{"e": [1.5]}\n'])
+def test_a_line_that_is_no_object_is_named(refused, folder, before, line):
+    (folder / "x.jsonl").write_text(f'{before}{line}\n{{"e": [2.5]}}\n', encoding="utf-8")
+    number = 1 + before.count("\n")
+    says = "is not valid JSON" if line == "null{}" else "must hold a JSON object a line"
+    message = refused("measure", "x.jsonl", says=says)
+    assert f"in line {number}" in str(message)
+
+
 @pytest.mark.parametrize("late", [{"e": [1.5, 2.5]}, {"a": {"id": 2, "e": [1.5, 2.5]}}])
 def test_vectors_that_first_appear_past_the_sample_are_read(late, folder):
     early = json.dumps({"a": {"id": 1}} if "a" in late else {"id": 1}) + "\n"

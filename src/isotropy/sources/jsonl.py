@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from isotropy.sources import paths, tables
 from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.csv import LinesFile, first_lines, mark, marked, text_rows
 from isotropy.sources.files import Column, File, FormatError, Pieces, Place
-from isotropy.sources.tables import expect_flat, expect_utf8
+from isotropy.sources.tables import expect_flat, expect_objects, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')
 PLAIN = re.compile(rb'"([^"\\\n]*)"[ \t]*:')  # of lines without a backslash
@@ -101,6 +100,7 @@ def parse(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
     """Lines as a table of the schema's fields, or of all fields if there is no schema."""
     expect_flat(data, 1)
     expect_utf8(data, 1)  # Arrow takes any bytes for text
+    expect_objects(data, 1)
     return arrow_json.read_json(
         pa.BufferReader(data),
         arrow_json.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
@@ -204,14 +204,14 @@ def _explain(data: bytes, line: int, schema: pa.Schema | None, error: Exception)
     except FormatError as wrong:
         return str(wrong)
     for number, text in enumerate(data.split(b"\n"), line):
-        if not text.strip():
+        if not text.strip(tables.BLANK):
             continue
         try:
-            json.loads(text)
+            tables.json_object(tables.decoded(text, number), number)
             parse(text, schema)
-        except json.JSONDecodeError as wrong:
-            return f"is not valid JSON in line {number} ({wrong.msg}). Correct that line."
-        except ValueError as wrong:
+        except FormatError as wrong:
+            return str(wrong)
+        except pa.ArrowInvalid as wrong:
             reason = str(wrong).splitlines()[0].removesuffix(" in row 0")
             return f"cannot be parsed in line {number} ({reason[:200]}). Correct that line."
     return f"cannot be parsed after line {line} ({reason[:200]}). Correct it."

@@ -60,6 +60,7 @@ GROUPED = re.compile(  # 1,234.5 and 1.234,5 and 0,5
 )
 csv.field_size_limit(max(csv.field_size_limit(), MOST_RECORD))  # one cell may hold a vector
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))
+BLANK = b" \t\r"  # what JSON takes for white space within a line
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -271,10 +272,27 @@ def json_object(text: str, line: int) -> dict[str, Any]:
     except ValueError as error:  # too many digits for Python
         raise FormatError(f"has a number of too many digits in line {line}. Shorten it.") from error
     if not isinstance(found, dict):
-        raise FormatError(
-            f"must hold a JSON object a line, got {brief(text)} in line {line}. Correct that line."
-        )
+        raise _no_object(text, line)
     return found
+
+
+def _no_object(text: str, line: int) -> FormatError:
+    return FormatError(
+        f"must hold a JSON object a line, got {brief(text)} in line {line}. Correct that line."
+    )
+
+
+def expect_objects(data: bytes, line: int) -> None:
+    """Raise if a line of JSON does not begin as an object; the first one has the number `line`.
+
+    Arrow's reader takes null for a row, and ends the process where it comes first.
+    """
+    for number, text in enumerate(data.split(b"\n"), line):
+        if text.startswith(b"{"):
+            continue
+        bare = text.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip(BLANK)
+        if bare and not bare.startswith(b"{"):
+            raise _no_object(bare[:200].decode(errors="replace"), number)
 
 
 def expect_flat(data: bytes, line: int) -> None:
