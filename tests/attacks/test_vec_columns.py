@@ -125,6 +125,19 @@ def test_columns_of_any_type_may_stand_beside_the_vectors(done, kind, suffix):
     assert pq.read_table("y.parquet").column("odd").to_pylist() == expected
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_column_without_values_may_be_a_feature(raises, suffix):
+    table = pa.table({"d0": X[:, 0], "d1": X[:, 1], "d2": pa.nulls(12)})
+    if suffix == ".parquet":
+        pq.write_table(table, "x.parquet")
+    else:
+        with pa.ipc.new_file("x.arrow", table.schema) as writer:
+            writer.write_table(table)
+    raises(isotropy.open, "x" + suffix, says="has no value in 'd2'. Features may be missing there")
+    rows, _ = read(isotropy.open("x" + suffix, column="d*"))
+    np.testing.assert_array_equal(rows, X[:, :2])
+
+
 VECTORS = {
     "an extension type": (pa.FixedShapeTensorArray.from_numpy_ndarray(X), None),
     "large lists": (pa.array(X.tolist(), pa.large_list(pa.float32())), None),

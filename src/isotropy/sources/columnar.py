@@ -89,6 +89,13 @@ def choose(schema: pa.Schema, column: Column, typed: bool = True) -> Layout:
     names = names or list(numbers)
     if not names:
         raise FormatError(f"has no column of numbers or lists, only {listed(schema.names)}.")
+    empty = [field.name for field in schema if pa.types.is_null(field.type)]
+    if empty:
+        raise FormatError(
+            f"has no value in {named(empty, schema.names)}{'' if typed else ' in its first rows'}"
+            ". Features may be missing there: choose the features with column, by name or by "
+            f"pattern such as {brief(names[0][:1] + '*')}."
+        )
     return Layout(tuple(names), False, _dtype([numbers[name] for name in names]), len(names))
 
 
@@ -327,8 +334,8 @@ def open_arrow(path: str, column: Column, chunk_rows: int | None) -> File:
         groups: list[int] = []
         n_features = layout.n_features
         for batch in batches:
+            batch.validate()  # every column: a damaged type makes others of the features
             if layout.is_list and not n_features and batch.num_rows:
-                batch.validate()
                 top = layout.top_level(schema.names)[0]
                 n_features = width(iter([batch.column(top)]), layout)
             groups.append(batch.num_rows)

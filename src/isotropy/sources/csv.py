@@ -19,7 +19,7 @@ from pyarrow import csv as arrow_csv
 from isotropy.errors import brief
 from isotropy.sources import paths, tables
 from isotropy.sources.base import CHUNK_BYTES
-from isotropy.sources.columnar import Layout, choose, matrix, named, one_batch, width
+from isotropy.sources.columnar import Layout, choose, matrix, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place
 from isotropy.sources.tables import MISSING, MOST_RECORD, Form, Record, too_long
 
@@ -278,15 +278,7 @@ def open_csv(path: str, column: Column, chunk_rows: int | None) -> File:
     sample = first_records(path, start, form)
     names = list(header)
     kinds = _kinds(sample, form, len(names))
-    types = [kind or pa.string() for kind in kinds]
-    layout = choose(pa.schema(list(zip(names, types, strict=True))), column, typed=False)
-    empty = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
-    if empty and column is None and not layout.is_list:
-        raise FormatError(
-            f"has no value in {named(empty, names)} in its first rows. Features may be missing "
-            "there: choose the features with column, by name or by pattern such as "
-            f"{brief(layout.names[0][:1] + '*')}."
-        )
+    layout = choose(pa.schema(list(zip(names, kinds, strict=True))), column, typed=False)
     if layout.is_list:
         place = names.index(layout.names[0])
         records = tables.records(io.BytesIO(sample), form, 2)
@@ -341,8 +333,8 @@ def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
     return form, tuple(tables.unique(first.held)), first.n_bytes
 
 
-def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None]:
-    """What each column of the first rows holds: lists, numbers or text; None if nothing."""
+def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType]:
+    """What each column of the first rows holds: lists, numbers, text or nothing."""
     rows: list[list[str]] = []
     most = max(2, SAMPLED_CELLS // n_columns)
     wrong = FormatError("holds no rows.")
@@ -360,7 +352,7 @@ def _kinds(sample: bytes, form: Form, n_columns: int) -> list[pa.DataType | None
     return [_kind(cells) for cells in list(zip(*short, strict=False))[:n_columns]]
 
 
-def _kind(cells: Sequence[str]) -> pa.DataType | None:
+def _kind(cells: Sequence[str]) -> pa.DataType:
     """What most cells of a column hold, so that no bad cell silently turns a feature into text."""
     n_lists = n_numbers = n_floats = n_others = 0
     others: set[str] = set()
@@ -377,7 +369,7 @@ def _kind(cells: Sequence[str]) -> pa.DataType | None:
             others.add(cell if len(others) < 2 else "")
     n_cells = n_lists + n_numbers + n_others
     if not n_cells:
-        return None
+        return pa.null()
     if 2 * n_lists >= n_cells:
         return pa.list_(pa.float64())
     if 2 * n_numbers >= n_cells or (n_numbers and len(others) == 1):
