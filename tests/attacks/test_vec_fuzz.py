@@ -314,6 +314,15 @@ def test_a_decimal_is_rounded_once(place):
     assert check(place / "x.vec", data, words_and_values)
 
 
+def test_a_decimal_beside_words_with_spaces_is_rounded_once(place):
+    below, above = b"36.717443466186523", b"1.00000005960464477539062500001"
+    assert np.float32(below) > nearest(below)
+    assert np.float32(above) < nearest(above)
+    values = [below, above, b"+" + below, b"-" + above, b"1e-60", b"0.5"]
+    data = b"1 6\nNew York " + b" ".join(values) + b"\n"
+    assert check(place / "x.vec", data, words_and_values)
+
+
 HEADER = st.one_of(
     st.just(None),
     st.just(""),
@@ -425,3 +434,10 @@ def test_parquet(place, data, changes, other, chunk_rows):
 @given(ARROW, CHANGES, ARROW, CHUNKS)
 def test_arrow(place, data, changes, other, chunk_rows):
     check(place / "x.arrow", changed(data, changes, other), arrow_matrix, chunk_rows)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_feature_whose_type_is_damaged_is_not_left_out(place, bit):
+    data = arrow_bytes(np.ones((1, 5), np.float32), "columns", True, None)
+    assert data[83] == 3  # the type of the last column, a float
+    assert not check(place / "x.arrow", changed(data, [("flip", 83, bit)]), arrow_matrix)

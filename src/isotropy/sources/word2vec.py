@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class WordsFile(LinesFile):
                 too_few = len(values) < self.n_features  # numpy would repeat a single value
                 if too_few or b"_" in b"".join(values) or ends_in_number(word):
                     raise ValueError(line)
-                rows[i] = values
+                rows[i] = _nearest(values)
             except ValueError as error:
                 raise FormatError(
                     f"must have a word and {_numbers(self.n_features)} in row {first_row + i}, got "
@@ -196,6 +197,20 @@ def _numbers(n: int) -> str:
 def ends_in_number(word: bytes) -> bool:
     """Whether a word with spaces ends in a number, so that it may be the first of its values."""
     return b" " in word and NUMBER.fullmatch(word.rsplit(b" ", 1)[1]) is not None
+
+
+def _nearest(values: list[bytes]) -> NDArray[np.float32]:
+    """The float32 nearest to each decimal, which the nearest to its float64 need not be."""
+    doubles = np.array([float(value) for value in values])
+    with np.errstate(over="ignore", invalid="ignore"):
+        singles = doubles.astype(np.float32)
+        beyond = np.nextafter(singles, np.where(doubles > singles, np.inf, -np.inf), dtype="f4")
+        halfway = doubles - singles == beyond - doubles
+    for i in np.flatnonzero(halfway):
+        exact, double = Decimal(values[i].decode()), doubles[i]
+        if exact != double:  # which compares all digits
+            singles[i] = np.nextafter(double, np.inf if exact > double else -np.inf)
+    return singles
 
 
 def _is_number(text: bytes) -> bool:
