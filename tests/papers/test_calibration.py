@@ -212,8 +212,11 @@ def test_changes_are_summed_up_over_tasks_and_models(collapsed):
 
 def test_the_collapse_is_named(collapsed):
     notes = " ".join(collapsed["glue"]["notes"])
-    assert "in 3 of 3 runs of spectrum control on W on these tasks" in notes
-    assert "largest I1 of W with it is 1.00" in notes
+    assert (
+        "in 3 of 3 runs of spectrum control on W on these tasks (spectrum-polynomial 3 of 3)"
+        in notes
+    )
+    assert "largest I1 of W with it is 1.00, over both signs" in notes
     assert "Runs that predict one class: m cola spectrum-polynomial 3 of 3." in notes
     assert "m: 3 seeds; training items: cola 5,000 (capped), rte 5,000 (capped)." in notes
 

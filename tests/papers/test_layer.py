@@ -110,6 +110,26 @@ def test_explained_variance_rises_to_one(found):
                 assert values[0] == beside["value"]
 
 
+def test_changes_of_explained_variance_are_paired_by_seed(folder, found):
+    keys = {"model": "tiny-bert", "task": "cola"}
+    own = runs(folder, "glue", method=LAYER, **keys)
+    spaces = [
+        (run["geometry"]["after"]["calibrated"], run["finetuned"]["geometry"]["features"])
+        for run in own
+    ]
+    records = found["explained-variance"]["records"]
+    for rows, name in (
+        ("centred", "explained_variance"),
+        ("uncentred", "explained_variance_uncentered"),
+    ):
+        for k in (1, 10):
+            after, before = np.array([[space[name][k - 1] for space in pair] for pair in spaces]).T
+            change = one(records, measure=layer.SHARE_CHANGE, rows=rows, directions=k, **keys)
+            assert change["value"] == pytest.approx((after - before).mean())
+            expected = stats.ttest_rel(after, before).confidence_interval()
+            assert (change["low"], change["high"]) == pytest.approx(tuple(expected))
+
+
 def test_variants_start_from_the_same_fine_tuned_models(folder, found):
     records = found["variants"]["records"]
     assert {record["variant"] for record in records} == {

@@ -67,6 +67,12 @@ def points(
     return figure
 
 
+def opened(figure: Any) -> None:
+    """Draw points as larger open symbols, so that several in one place all show."""
+    for one in figure.data:
+        one.marker.update(symbol=f"{one.marker.symbol}-open", size=10, opacity=1, line={"width": 2})
+
+
 def shaded(rows: Any, values: Any, title: str, texts: Sequence[str] | None = None) -> Any:
     """Two columns of rows as points, coloured by a value of each, with a colour bar."""
     figure = charts.blank("first component", "second component")

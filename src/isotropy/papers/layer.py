@@ -59,6 +59,7 @@ EXPLAINED = "explained_variance"
 CENTRED, UNCENTRED = "centred", "uncentred"
 ROWS = {CENTRED: EXPLAINED, UNCENTRED: "explained_variance_uncentered"}  # names in runs
 EV = {CENTRED: ("EV1", "EV2", "EV3"), UNCENTRED: tuple(f"EV{k}, uncentred" for k in (1, 2, 3))}
+SHARE, SHARE_CHANGE = "explained variance", "change of explained variance"
 Outcome = tuple[float, dict[str, Any]]  # score, and geometry of what the head gets
 
 
@@ -319,14 +320,23 @@ def isobn(settings: Settings, model: str) -> Findings:
     minutes=600,
     gpu=True,
     seeds=5,
-    options=OPTIONS | {"directions": 20},
+    options=OPTIONS | {"directions": 20, "changes": (1, 2, 3, 5, 10, 20)},
     quick=QUICK,
     layouts=(
         Layout(
             ("model", "task", "rows", "state"),
             ("directions",),
-            forms={"explained variance": ".2f"},
-            title="Share of the variance that the first directions explain together",
+            forms={SHARE: ".2f"},
+            title="Share of the variance that the first directions explain together, of the run "
+            "with the median first share",
+            measures=(SHARE,),
+        ),
+        Layout(
+            ("model", "task", "rows"),
+            ("directions",),
+            forms={SHARE_CHANGE: "+.3f"},
+            title="Change of that share with the layer, paired by seed. * the interval excludes 0",
+            measures=(SHARE_CHANGE,),
         ),
     ),
 )
@@ -334,7 +344,7 @@ def explained_variance(settings: Settings, model: str) -> Findings:
     """The share of the variance of what the classifier gets (dev set) that its first 1 to 20
     directions explain together, before and after the isotropy layer, of centred rows (principal
     components) and of uncentred ones (equation 1 of the paper); of the run with the median first
-    share. The runs are those of layer/glue.
+    share, and its change as a mean over seeds. The runs are those of layer/glue.
     """
     cells, notes = compared(settings, model)
     found = []
@@ -347,9 +357,10 @@ def explained_variance(settings: Settings, model: str) -> Findings:
                 line = (range(1, len(shares) + 1), shares)
                 series.setdefault(rows, {})[f"{task}, {state}"] = line
                 found += [
-                    record(share, rows=rows, directions=k, measure="explained variance", **keys)
+                    record(share, rows=rows, directions=k, measure=SHARE, **keys)
                     for k, share in zip(*line, strict=True)
                 ]
+        found += _share_changes(task, states, settings.options["changes"])
     drawn = {
         f"explained-variance-{rows}": figures.lines(
             lines, "number of first directions", f"share of the variance ({rows} rows)"
@@ -358,9 +369,29 @@ def explained_variance(settings: Settings, model: str) -> Findings:
     }
     for figure in drawn.values():
         figures.pair(figure)
-        figure.update_xaxes(dtick=1)
+        figure.update_xaxes(dtick=1, range=(0.5, settings.options["directions"] + 0.5))
         figure.update_yaxes(tickformat=".0%", rangemode="tozero")
     return Findings(found, drawn, notes)
+
+
+def _share_changes(
+    task: str, states: dict[str, list[Outcome]], chosen: Sequence[int]
+) -> list[Record]:
+    """How much less the first directions explain with the layer, over seeds."""
+    found: list[Record] = []
+    if not {PLAIN, LAYER} <= states.keys():
+        return found
+    for rows, key in ROWS.items():
+        if not all(key in space for state in (PLAIN, LAYER) for _, space in states[state]):
+            continue
+        before, after = (values_of(states[state], key) for state in (PLAIN, LAYER))
+        for k in (k for k in chosen if k <= len(before[0])):
+            pairs = ([shares[k - 1] for shares in every] for every in (before, after))
+            keys = {"n": states[PLAIN][0][1]["n_rows"], "task": task, "rows": rows}
+            change = over_seeds(differences(*pairs), directions=k, measure=SHARE_CHANGE, **keys)
+            excludes = change.get("low", 0) > 0 or change.get("high", 0) < 0
+            found.append(change | ({"mark": "*"} if excludes else {}))
+    return found
 
 
 VARIANTS = {
@@ -449,7 +480,7 @@ def variants(settings: Settings, model: str) -> Findings:
                 ),
             ]
     shown = (
-        {"variants": figures.intervals(drawn, "change of the score (points), 95 % interval")}
+        {"variants": figures.intervals(drawn, "change of the score, 95 % interval")}
         if drawn
         else {}
     )
