@@ -65,7 +65,9 @@ def _curves(settings: Settings, records: list[Record]) -> Findings:
     for name in dict.fromkeys(one["model"] for one in records):
         rows = matching(records, model=name, measure=BOTH_SIGNS)
         series[name] = ([one["layer"] for one in rows], [-one["value"] for one in rows])
-    figure = figures.lines(series, "layer", "-log10 I (higher: less isotropic)", y_log=True)
+    figure = figures.lines(
+        series, "layer", "-log10 I, both signs (higher: less isotropic)", y_log=True
+    )
     figure.update_yaxes(dtick=1)  # powers of ten only
     return Findings(figures={"layers": figure})
 
@@ -385,7 +387,9 @@ def _by_directions(settings: Settings, records: list[Record]) -> Findings:
                 [one["directions"] for one in rows],
                 [one["value"] for one in rows],
             )
-    figure = figures.lines(series, "directions removed, globally or from each cluster", "log10 I")
+    figure = figures.lines(
+        series, "directions removed, globally or from each cluster", "log10 I, both signs"
+    )
     return Findings(figures={"directions": figure})
 
 

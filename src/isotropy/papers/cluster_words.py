@@ -394,8 +394,11 @@ def by_frequency(
     strengths = [abs(float(spearmanr(one, logs).statistic)) for one in positions.T]
     shown = drawn(len(rows), settings.options["n_points"])
     words = [tokens[i].word for i in shown]
-    figure = figures.shaded(positions[shown, :2], logs[shown], "log10 per million", words)
+    figure = figures.shaded(positions[shown, :2], logs[shown], PER_MILLION, words)
     return {FIRST: strengths[0], TEN: max(strengths)}, figure
+
+
+PER_MILLION = "log10 frequency\nper million words"
 
 
 def log_frequencies(settings: Settings, tokens: Sequence[Token]) -> Floats:

@@ -478,13 +478,23 @@ def geometry(settings: Settings, model: str) -> Findings:
     return Findings(
         rows,
         {
-            "uncentred": charts.projection(view, color, centered=False),
-            "centred": charts.projection(view, color),
+            "uncentred": _projection(view, color, centered=False),
+            "centred": _projection(view, color),
             "singular-values": figures.lines(
                 series, "rank", "singular value", x_log=True, y_log=True, markers=False
             ),
         },
     )
+
+
+def _projection(view: View, color: str, centered: bool = True) -> Any:
+    """The report's projection, with the unit of its colours and the origin in a legend."""
+    figure = charts.projection(view, color, centered=centered)
+    rows, _ = figure.data
+    rows.showlegend = False
+    if color == "frequency":
+        rows.marker.colorbar.title.text = "log10 frequency<br>per billion words"
+    return figure.update_layout(showlegend=True)
 
 
 PROJECTED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,9 +27,9 @@ def lines(
 ) -> Any:
     """One line per series, {name: (xs, ys)}; bands are {name: (low, high)}."""
     figure = charts.blank(x, y, x_log, y_log)
-    for axis, is_log in ((figure.layout.xaxis, x_log), (figure.layout.yaxis, y_log)):
+    for i, axis, is_log in ((0, figure.layout.xaxis, x_log), (1, figure.layout.yaxis, y_log)):
         if is_log:
-            axis.update(dtick="D2", exponentformat="power")  # labels at 1, 2, 5, 10
+            log_ticks(axis, [value for line in series.values() for value in line[i]])
     styles = zip(itertools.cycle(charts.NAMED), itertools.cycle(SYMBOLS), itertools.cycle(DASHES))
     for (name, (xs, ys)), (color, symbol, dash) in zip(series.items(), styles, strict=False):
         error = None
@@ -42,6 +43,19 @@ def lines(
             line={"color": color, "dash": dash}, marker={"symbol": symbol, "size": 7},
         )  # fmt: skip
     return figure
+
+
+def log_ticks(axis: Any, values: Sequence[float]) -> None:
+    """Label 1, 2 and 5 of each power of ten on a logarithmic axis, or the powers if many."""
+    ends = [value for value in values if value > 0]
+    if not ends:
+        return
+    first, last = math.floor(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
+    steps = (1, 2, 5) if last - first <= 4 else (1,)
+    ticks = [(step, power) for power in range(first, last + 1) for step in steps]
+    short = first >= -3 and last < 6
+    texts = [f"{step * 10**p:,g}" if short else f"{step}e{p}" for step, p in ticks]
+    axis.update(tickvals=[step * 10.0**power for step, power in ticks], ticktext=texts)
 
 
 def pair(figure: Any) -> None:
@@ -81,7 +95,7 @@ def shaded(rows: Any, values: Any, title: str, texts: Sequence[str] | None = Non
         text=None if texts is None else [charts.plain(text) for text in texts],
         marker={
             "color": values, "colorscale": "Viridis", "size": 5, "opacity": 0.7,
-            "colorbar": {"title": {"text": charts.plain(title)}},
+            "colorbar": {"title": {"text": charts.plain(title).replace("\n", "<br>")}},
         },
     )  # fmt: skip
     return figure

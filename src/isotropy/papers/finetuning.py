@@ -188,7 +188,8 @@ def _by_setting(settings: Settings, records: list[Record]) -> Findings:
     """Spearman and I in every setting, one series for each state of each model."""
     series = dict.fromkeys((one["model"], one["state"]) for one in records)
     drawn = {}
-    for name, key in (("spearman", SPEARMAN), ("isotropy", BOTH_SIGNS)):
+    axes = {"spearman": (SPEARMAN, SPEARMAN), "isotropy": (BOTH_SIGNS, "log10 I, both signs")}
+    for name, (key, y) in axes.items():
         values = {
             f"{model}, {state}": {
                 one["setting"]: one["value"]
@@ -196,7 +197,7 @@ def _by_setting(settings: Settings, records: list[Record]) -> Findings:
             }
             for model, state in series
         }
-        drawn[name] = figures.bars(values, key)
+        drawn[name] = figures.bars(values, y)
     return Findings(figures=drawn)
 
 
@@ -436,7 +437,9 @@ def _layer_curves(records: list[Record]) -> Any:
         series[name] = ([one["layer"] for one in rows], [-one["value"] for one in rows])
         if "low" in rows[0]:
             bands[name] = ([-one["high"] for one in rows], [-one["low"] for one in rows])
-    figure = figures.lines(series, "layer", "-log10 I (higher: less isotropic)", bands=bands)
+    figure = figures.lines(
+        series, "layer", "-log10 I, both signs (higher: less isotropic)", bands=bands
+    )
     figure.update_xaxes(dtick=1)
     return figure
 
@@ -536,7 +539,7 @@ def directions(settings: Settings, model: str) -> Findings:
         records += [
             over_seeds(each, n=len(rows), state=state, measure=key) for key, each in values.items()
         ]
-    curves = figures.lines(series, "dominant directions removed", BOTH_SIGNS, x_log=True)
+    curves = figures.lines(series, "dominant directions removed", "log10 I, both signs", x_log=True)
     return Findings(records, {"directions": curves})
 
 
