@@ -21,11 +21,11 @@ def test_logarithmic_axes_say_whole_numbers(values, some):
     found = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     for value, text in some.items():
         assert [t for at, t in found.items() if at == pytest.approx(value)] == [text]
-    assert min(found) <= min(values) and max(values) <= max(found)
+    assert min(found) <= min(values)
+    assert max(values) <= max(found)
 
 
 def test_open_symbols_keep_their_shape():
-
     figure = figures.points({"a": np.zeros((1, 2)), "b": np.zeros((1, 2))})
     shapes = [one.marker.symbol for one in figure.data]
     figures.opened(figure)

@@ -480,8 +480,6 @@ def variants(settings: Settings, model: str) -> Findings:
                 ),
             ]
     shown = (
-        {"variants": figures.intervals(drawn, "change of the score, 95 % interval")}
-        if drawn
-        else {}
+        {"variants": figures.intervals(drawn, "change (points), 95 % interval")} if drawn else {}
     )
     return Findings(found, shown, conditions(runs))
