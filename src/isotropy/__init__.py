@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isotropy._version import __version__
 
 if TYPE_CHECKING:
-    from isotropy import evidence, examples, losses, metrics, repairs, stats, tasks, testing
+    from isotropy import evidence, examples, export, losses, metrics, repairs, stats, tasks, testing
     from isotropy import report as report
     from isotropy.evidence import Advice, Comparison, Diagnosis, advise, compare, diagnose
     from isotropy.geometry import Geometry, measure
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     )
     from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
-MODULES = {"engines", "evidence", "examples", "losses", "metrics", "models", "repairs", "report"}
-MODULES |= {"sources", "stats", "tasks", "testing"}
+MODULES = {"engines", "evidence", "examples", "export", "losses", "metrics", "models", "repairs"}
+MODULES |= {"report", "sources", "stats", "tasks", "testing"}
 HOME = {  # name: the module it comes from
     **dict.fromkeys(("Advice", "Comparison", "Diagnosis"), "evidence"),
     **dict.fromkeys(("advise", "compare", "diagnose"), "evidence"),
@@ -81,6 +81,7 @@ __all__ = [
     "embeddings",
     "evidence",
     "examples",
+    "export",
     "layers",
     "load",
     "losses",

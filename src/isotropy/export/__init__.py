@@ -1,0 +1,125 @@
+"""Exports: a fitted repair inside the tools that hold the vectors or judge them.
+
+Each function is named after the package it exports to, which is imported when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isotropy.errors import needs, public
+from isotropy.repairs import Repair
+
+
+@public("export.faiss")
+def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool = False) -> Any:
+    """A faiss index that takes raw vectors and raw queries, and compares repaired ones.
+
+    The repair becomes a chain of CenteringTransform, LinearTransform and NormalizationTransform in
+    an IndexPreTransform. No service that uses the index needs isotropy.
+
+    Parameters
+    ----------
+    repair : fitted repair
+        Every repair but `ClusterRemoval`, `Flow`, and `ScaledCenter` without `normalize=True`.
+        Inner products are cosines if it ends with `normalize=True`.
+    index : faiss index, path or str, optional
+        An index of raw vectors, which is read back, repaired and built again: same kind, metric,
+        ids and parameters. It is not changed. Only Flat, HNSWFlat, IVFFlat, IDMap and IDMap2 hold
+        vectors exactly, alone or behind rotations and shifts; others are refused. A factory string
+        such as "HNSW32,Flat" makes an empty index for inner products; so does None, a Flat one.
+    out : path, optional
+        File to write the index to.
+    overwrite : bool
+        Replace an existing file.
+
+    Returns
+    -------
+    faiss.IndexPreTransform
+
+    Notes
+    -----
+    With `ScaledCenter`, a row of zeros, which has no direction, gets that of the mean, negated.
+
+    Examples
+    --------
+    ::
+
+        index = isotropy.export.faiss(repair)
+        index.add(X)
+        scores, ids = index.search(queries, 10)
+        isotropy.export.faiss(repair, "documents.faiss", "repaired.faiss")
+    """
+    with needs("faiss", "faiss"):
+        from isotropy.export import _faiss
+
+    return _faiss.exported(repair, index, out, overwrite)
+
+
+@public("export.onnx")
+def onnx(repair: Repair, out: Any = None, *, overwrite: bool = False) -> Any:
+    """The repair as an ONNX model of float32 rows: "vectors" in, "repaired" out, any number of rows.
+
+    Opset 18 and no custom operators. The name, parameters and note of the repair are in the
+    model's metadata.
+
+    Parameters
+    ----------
+    repair : fitted repair
+        Every repair but `Flow`.
+    out : path, optional
+        File to write the model to.
+    overwrite : bool
+        Replace an existing file.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Examples
+    --------
+    ::
+
+        isotropy.export.onnx(repair, "repair.onnx")
+        session = onnxruntime.InferenceSession("repair.onnx")
+        (repaired,) = session.run(None, {"vectors": X})
+    """
+    with needs("onnx", "onnx"):
+        from isotropy.export import _onnx
+
+    return _onnx.exported(repair, out, overwrite)
+
+
+@public("export.mteb")
+def mteb(model: Any, repair: Repair) -> Any:
+    """An encoder for `mteb.evaluate` that repairs what the model encodes.
+
+    Everything else is the model's: prompts, similarity, and metadata. The repair is named in the
+    metadata's `experiment_kwargs`, with a checksum, because mteb would otherwise return the scores
+    of the model itself from its cache.
+
+    Parameters
+    ----------
+    model : SentenceTransformer or mteb encoder
+    repair : fitted repair
+        Any repair. Fit it on text that is not in the tasks: mteb's scores are only worth something
+        for a repair that has not seen them.
+
+    Returns
+    -------
+    encoder
+
+    Examples
+    --------
+    ::
+
+        model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
+        mteb.evaluate(isotropy.export.mteb(model, repair), mteb.get_tasks(["STSBenchmark"]))
+    """
+    with needs("mteb", "mteb"):
+        from isotropy.export import _mteb
+
+    return _mteb.exported(model, repair)
+
+
+__all__ = ["faiss", "mteb", "onnx"]
