@@ -58,9 +58,10 @@ def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool
 
 @public("export.onnx")
 def onnx(repair: Repair, out: Any = None, *, overwrite: bool = False) -> Any:
-    """The repair as an ONNX model of float32 rows: "vectors" in, "repaired" out, any number of rows.
+    """The repair as an ONNX model of float32 rows, any number of them.
 
-    Opset 18 and no custom operators. The name, parameters and note of the repair are in the
+    Its input is named "vectors" and its output "repaired". It is of opset 18, without custom
+    operators. The name, parameters and note of the repair are in the
     model's metadata.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import zip_longest
 from typing import Any
 
 import faiss
@@ -25,6 +25,7 @@ Rows = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 INSTEAD = "Add repair.transform(X) to an index, and search it with repair.transform(queries)."
+MOST = 1e-5  # error of a repaired row, relative to its norm
 CHUNK = 65_536  # rows read back and repaired at a time
 PER_CENTROID = 256  # rows that faiss trains a centroid on at most
 UNIT = 1e-3  # rows whose norms are this near to one are meant to be unit rows
@@ -75,8 +76,8 @@ def chain(repair: Repair) -> list[Any]:
     """The transforms that a row goes through."""
     steps = steps_for(repair, "faiss", INSTEAD)
     found: list[Any] = []
-    for step, after in pairwise([*steps, None]):
-        found += _transforms(step, after, repair)  # type: ignore[arg-type]
+    for step, after in zip_longest(steps, steps[1:]):
+        found += _transforms(step, after, repair)
     return found
 
 
@@ -90,18 +91,29 @@ def _transforms(step: Step, after: Step | None, repair: Repair) -> list[Any]:
             return [_linear(matrix)]
         case Normalize():
             return [faiss.NormalizationTransform(repair._n_features_out)]
-        case SubtractScaled(direction) if isinstance(after, Normalize):
+        case SubtractScaled(direction):
+            _check_scaled(direction, after)
             # x - ||x|| m has the direction of x / ||x|| - m
             return [faiss.NormalizationTransform(len(direction)), _centering(direction)]
-        case SubtractScaled():
-            raise NotAffineError(
-                "ScaledCenter must have normalize=True for faiss, which can't give a row its norm "
-                f"back, got normalize=False. Set it if you compare cosines, or: {INSTEAD}"
-            )
     raise NotAffineError(
         f"repair must be one that faiss can run, got {type(repair).__name__}, which has a map for "
         f"every cluster. {INSTEAD}"
     )
+
+
+def _check_scaled(direction: Floats, after: Step | None) -> None:
+    """Raise unless unit rows in float32 lead to the same result, up to its norm."""
+    if not isinstance(after, Normalize):
+        raise NotAffineError(
+            "ScaledCenter must have normalize=True for faiss, which can't give a row its norm "
+            f"back, got normalize=False. Set it if you compare cosines, or: {INSTEAD}"
+        )
+    left = max(1 - float(direction @ direction), 0.0) ** 0.5  # of a unit row without its mean
+    if left * MOST < np.finfo(np.float32).eps:
+        raise InputError(
+            f"ScaledCenter must leave enough of a row for float32, got {left:.1g} of its norm: the "
+            f"rows nearly coincide. Use Center(normalize=True), or: {INSTEAD}"
+        )
 
 
 def _centering(vector: Floats) -> Any:
@@ -231,6 +243,7 @@ def empty_like(index: Any, n_features: int) -> Any:
 
     A chain of transforms is left out: the repaired vectors take the place of the raw ones.
     """
+    new: Any
     index = faiss.downcast_index(index)
     kind = type(index)
     if kind in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):

@@ -11,15 +11,14 @@ from sentence_transformers import SentenceTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from isotropy.errors import InputError, InputTypeError
-from isotropy.export._steps import check_repair
+from isotropy.export._steps import as_repair
 from isotropy.repairs import Repair
 from isotropy.stored import checksum
 
 
 def exported(model: Any, repair: Repair) -> RepairedEncoder:
     """See `isotropy.export.mteb`."""
-    check_repair(repair)
-    check_is_fitted(repair)
+    check_is_fitted(as_repair(repair))
     if isinstance(model, SentenceTransformer):
         model = SentenceTransformerEncoderWrapper(model)
     if not isinstance(model, EncoderProtocol):

@@ -85,11 +85,10 @@ class _Graph:
         self.nodes.append(helper.make_node(kind, inputs, [name], name=f"node_{name}", **options))
         return name
 
-    def array(self, values: NDArray[Any]) -> str:
-        """Add a constant, floats as float32, and return its name."""
+    def array(self, values: NDArray[Any], dtype: type = np.float32) -> str:
+        """Add a constant and return its name."""
         name = f"array_{len(self.arrays)}"
-        kept = values.astype(np.float32) if values.dtype.kind == "f" else values
-        self.arrays.append(numpy_helper.from_array(np.ascontiguousarray(kept), name))
+        self.arrays.append(numpy_helper.from_array(values.astype(dtype, order="C"), name))
         return name
 
 
@@ -103,8 +102,10 @@ def _added(graph: _Graph, step: Step, rows: str) -> str:
         case Multiply(matrix):
             return graph.node("MatMul", rows, graph.array(matrix.T))
         case SubtractScaled(direction):
-            scaled = graph.node("Mul", _norms(graph, rows), graph.array(direction))
-            return graph.node("Sub", rows, scaled)
+            # in float64: float32 has few digits left of rows that are far from zero
+            wide = graph.node("Cast", rows, to=TensorProto.DOUBLE)
+            scaled = graph.node("Mul", _norms(graph, wide), graph.array(direction, np.float64))
+            return graph.node("Cast", graph.node("Sub", wide, scaled), to=TensorProto.FLOAT)
         case Normalize():
             norms = _norms(graph, rows)
             there = graph.node("Greater", norms, graph.array(np.zeros(1)))
@@ -116,7 +117,7 @@ def _added(graph: _Graph, step: Step, rows: str) -> str:
 
 def _norms(graph: _Graph, rows: str) -> str:
     """Norms of the rows as one column."""
-    return graph.node("ReduceL2", rows, graph.array(np.array([1])), keepdims=1)
+    return graph.node("ReduceL2", rows, graph.array(np.array([1]), np.int64), keepdims=1)
 
 
 def _removed(graph: _Graph, step: RemoveByCluster, rows: str) -> str:
@@ -128,8 +129,8 @@ def _removed(graph: _Graph, step: RemoveByCluster, rows: str) -> str:
     products = graph.node("MatMul", moved, graph.array(apart.T))
     scores = graph.node("Sub", products, graph.array((apart * apart).sum(1) / 2))
     nearest = graph.node("ArgMax", scores, axis=1, keepdims=0)
-    width, values = graph.array(np.array(n_clusters)), graph.array(np.array([0.0, 1.0]))
-    own = graph.node("OneHot", nearest, width, values, axis=-1)
+    width = graph.array(np.array(n_clusters), np.int64)
+    own = graph.node("OneHot", nearest, width, graph.array(np.array([0.0, 1.0])), axis=-1)
     centred = graph.node("Sub", rows, graph.node("MatMul", own, graph.array(step.means)))
     if n_removed == 0:
         return centred

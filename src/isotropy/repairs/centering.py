@@ -92,8 +92,9 @@ class ScaledCenter(Invertible, SummedRepair):
             raise InputError(f"direction_ must be a mean of unit rows, got length {length:g}")
 
     def apply(self, rows: Array, out: Array) -> None:
-        norms = like(linalg.lengths(rows), rows)
-        out[:] = rows - norms[:, None] * like(self.direction_, rows)
+        wide = linalg.double(rows)  # float32 has few digits left of rows that are far from zero
+        norms = linalg.lengths(wide)
+        out[:] = like(wide - norms[:, None] * like(self.direction_, wide), out)
 
     def revert(self, rows: Array, out: Array) -> None:
         # r = ||x|| solves (1 - m.m) r^2 - 2 (y.m) r - y.y = 0, and its other root is negative
