@@ -61,8 +61,7 @@ def onnx(repair: Repair, out: Any = None, *, overwrite: bool = False) -> Any:
     """The repair as an ONNX model of float32 rows, any number of them.
 
     Its input is named "vectors" and its output "repaired". It is of opset 18, without custom
-    operators. The name, parameters and note of the repair are in the
-    model's metadata.
+    operators. The name, parameters, origin and note of the repair are in the model's metadata.
 
     Parameters
     ----------

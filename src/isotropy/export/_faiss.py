@@ -165,8 +165,10 @@ def _from_factory(description: str, n_features: int) -> Any:
 
 
 def rebuilt(repair: Repair, index: Any) -> Any:
-    """A new index of the same kind with the repaired vectors."""
-    index = faiss.downcast_index(index)
+    """A new index of the same kind with the repaired vectors.
+
+    `index` stays bound while it is read: what `downcast_index` returns does not keep it alive.
+    """
     if index.d != repair.n_features_in_:
         raise InputError(
             f"index must have {repair.n_features_in_} dimensions, as the rows that the repair was "

@@ -10,9 +10,9 @@ from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderW
 from sentence_transformers import SentenceTransformer
 from sklearn.utils.validation import check_is_fitted
 
-from isotropy.errors import InputError, InputTypeError
+from isotropy.errors import InputError, InputTypeError, warn
 from isotropy.export._steps import as_repair
-from isotropy.repairs import Repair
+from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.stored import checksum
 
 
@@ -26,7 +26,18 @@ def exported(model: Any, repair: Repair) -> RepairedEncoder:
             "model must be a SentenceTransformer or an encoder of mteb, got "
             f"{type(model).__name__}. Load it with mteb.get_model."
         )
-    return RepairedEncoder(model, repair)
+    if repair.level_ == "token":
+        raise InputError(
+            "repair must be for vectors of whole texts, got one for tokens, before they are "
+            "pooled. Put it into the model with export.sentence_transformers, and evaluate that."
+        )
+    found = RepairedEncoder(model, repair)
+    name = found.mteb_model_meta.name
+    known = name is not None and name != ModelMeta.create_empty().name
+    remark = origin_warning(Origin(model=name if known else None), repair.origin_)
+    if remark:
+        warn(f"export.mteb: {remark}")
+    return found
 
 
 class RepairedEncoder:

@@ -67,6 +67,7 @@ def _properties(repair: Repair) -> dict[str, str]:
     return {
         "isotropy.repair": repair.name,
         "isotropy.params": json.dumps(params),
+        "isotropy.origin": json.dumps(repair.origin_.to_dict()),
         "isotropy.note": getattr(repair, "note_", ""),
         "isotropy.version": __version__,
     }
