@@ -20,9 +20,13 @@ NEAR = 1e-5  # of the squared distance to the nearest centre
 
 def run_elsewhere(code: str, *arguments: object) -> str:
     """What the code prints in a new process where isotropy cannot be imported."""
-    blocked = "import sys\nsys.modules['isotropy'] = None\n" + code
+    return run_fresh("import sys\nsys.modules['isotropy'] = None\n" + code, *arguments)
+
+
+def run_fresh(code: str, *arguments: object) -> str:
+    """What the code prints in a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", blocked, *map(str, arguments)],
+        [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         encoding="utf-8",
         check=False,

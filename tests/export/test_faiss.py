@@ -225,6 +225,20 @@ def test_too_few_vectors_for_the_lists_are_refused():
         export.faiss(repairs.Center().fit(X), old)
 
 
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_lists_that_are_empty_or_short_are_read(chunk, monkeypatch):
+    monkeypatch.setattr("isotropy.export._faiss.CHUNK", chunk)
+    X = generated(N, D)
+    old = faiss.index_factory(D, "IVF32,Flat")
+    old.train(X)
+    old.add(X[:40])
+    repair = repairs.Center().fit(X)
+    new = export.faiss(repair, old)
+    faiss.extract_index_ivf(new).nprobe = 32
+    _, ids = new.search(X[:40], 1)
+    assert np.array_equal(ids[:, 0], np.arange(40))
+
+
 def test_an_empty_index_stays_empty():
     X = generated(N, D)
     new = export.faiss(repairs.Center().fit(X), faiss.index_factory(D, "IVF8,Flat"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -221,9 +221,7 @@ def vectors(index: Any) -> Iterator[tuple[Rows, Ids | None]]:
     elif kind is faiss.IndexHNSWFlat:
         yield from vectors(index.storage)
     elif kind is faiss.IndexIVFFlat:
-        for number in range(index.nlist):
-            ids, codes = get_invlist(index.invlists, number)
-            yield codes.view(np.float32), ids
+        yield from _joined(get_invlist(index.invlists, number) for number in range(index.nlist))
     elif kind in (faiss.IndexIDMap, faiss.IndexIDMap2):
         names, start = faiss.vector_to_array(index.id_map), 0
         for rows, ids in vectors(index.index):
@@ -238,6 +236,22 @@ def vectors(index: Any) -> Iterator[tuple[Rows, Ids | None]]:
             yield wide.astype(np.float32), ids
     else:
         raise _not_exact(kind.__name__)
+
+
+def _joined(lists: Iterable[tuple[Ids, NDArray[np.uint8]]]) -> Iterator[tuple[Rows, Ids]]:
+    """(rows, ids) of the inverted lists, as many as fit a chunk at a time."""
+    codes: list[NDArray[np.uint8]] = []
+    ids: list[Ids] = []
+    n_rows = 0
+    for some_ids, some_codes in lists:
+        ids.append(some_ids)
+        codes.append(some_codes)
+        n_rows += len(some_ids)
+        if n_rows >= CHUNK:
+            yield np.concatenate(codes).view(np.float32), np.concatenate(ids)
+            codes, ids, n_rows = [], [], 0
+    if n_rows:
+        yield np.concatenate(codes).view(np.float32), np.concatenate(ids)
 
 
 def empty_like(index: Any, n_features: int) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from isotropy._version import __version__
-from isotropy.errors import one_line
+from isotropy.errors import needs, one_line
 from isotropy.export._steps import steps_for
 from isotropy.repairs import Repair, check_target
 from isotropy.repairs.steps import (
@@ -145,7 +145,8 @@ def _removed(graph: _Graph, step: RemoveByCluster, rows: str) -> str:
 
 def run(path: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """What the model in a file makes of rows, in onnxruntime."""
-    import onnxruntime
+    with needs("onnxruntime", "onnx"):
+        import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (found,) = session.run([OUTPUT], {INPUT: rows})
