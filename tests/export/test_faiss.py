@@ -75,6 +75,16 @@ def test_rows_far_from_zero_keep_their_digits():
         assert largest_difference(found, repair, X) < LIMIT, name
 
 
+def test_a_learned_layer_is_a_matrix():
+    pytest.importorskip("torch")
+    X = generated(N, 8, 10.0)
+    repair = repairs.LearnedLayer(n_epochs=1, batch_size=64).fit(X, X[:, 1] > 10)
+    index = export.faiss(repair)
+    index.add(X)
+    found = faiss.downcast_index(index.index).reconstruct_n(0, N)
+    assert largest_difference(found, repair, X) < LIMIT
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_faiss_cannot_run_is_refused(name):
     with pytest.raises(NotAffineError, match=r"export.faiss: .* got .*repair\.transform") as error:
