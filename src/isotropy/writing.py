@@ -256,10 +256,13 @@ def mark(folder: str | os.PathLike[str], names: list[str]) -> None:
         part.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def _seen(folder: str | os.PathLike[str], name: str) -> list[int] | None:
-    """What changes if a file is edited; None if there is no file."""
+def _seen(folder: str | os.PathLike[str], name: str) -> list[Any] | None:
+    """What changes if a file is edited, or a file of a folder; None if there is neither."""
+    path = os.path.join(folder, os.path.basename(name))
     try:
-        found = os.lstat(os.path.join(folder, os.path.basename(name)))
+        found = os.lstat(path)
+        if stat.S_ISDIR(found.st_mode):
+            return [[inside, _seen(path, inside)] for inside in sorted(os.listdir(path))] or [0]
     except (OSError, ValueError):
         return None
     return [found.st_size, found.st_mtime_ns] if stat.S_ISREG(found.st_mode) else None
@@ -327,8 +330,10 @@ def keep_mode(path: str, old: os.stat_result) -> None:
 
 def _keep_modes(new: str, old: str, found: os.stat_result) -> None:
     """Make the files of a new folder as private as those of the folder it replaces."""
-    modes = [entry.stat().st_mode for entry in os.scandir(old)]
+    modes = [entry.stat().st_mode for entry in os.scandir(old) if entry.is_file()]
     for entry in os.scandir(new):
+        if entry.is_dir():  # as private as the folder around it
+            continue
         mode = stat.S_IMODE(entry.stat().st_mode)
         for other in modes:
             mode &= stat.S_IMODE(other)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from isotropy.errors import needs, public
+from isotropy.export._sentence_transformers import sentence_transformers
+from isotropy.export._static import static
 from isotropy.repairs import Repair
 
 
@@ -122,4 +124,4 @@ def mteb(model: Any, repair: Repair) -> Any:
     return _mteb.exported(model, repair)
 
 
-__all__ = ["faiss", "mteb", "onnx"]
+__all__ = ["faiss", "mteb", "onnx", "sentence_transformers", "static"]

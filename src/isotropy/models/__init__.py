@@ -2,8 +2,16 @@
 
 from isotropy.models.encoder import Encoder, cut_off, fingerprint, holds_vectors, open_encoder
 from isotropy.models.keyed import KEYS, Embeddings, KeyedVectors, WordMeans, averaged, embeddings
-from isotropy.models.loading import extra, first_line, loading, pretrained_location
-from isotropy.models.models import Float32Array
+from isotropy.models.loading import (
+    extra,
+    first_line,
+    loading,
+    pretrained_location,
+    read_json,
+    read_modules,
+    static_folder,
+)
+from isotropy.models.models import MODES, Float32Array, pooling_mode
 from isotropy.models.pieces import as_written, from_bytes
 from isotropy.models.texts import (
     Span,

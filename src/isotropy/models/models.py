@@ -106,7 +106,7 @@ class OwnPooling:
         with loading(name):
             parts = [_loaded(name, module) for module in modules[1:]]
         settings = parts[0].get_config_dict() if parts else {}
-        mode = _mode(settings)
+        mode = pooling_mode(settings)
         if mode not in MODES or not settings.get("include_prompt", True):
             raise InputError(
                 f"pool='own' must be one of {', '.join(MODES)} over all tokens, got "
@@ -174,7 +174,7 @@ def default_prompt(path: Path | None) -> str:
     return str(prompts.get(name) or "") if isinstance(prompts, dict) and name else ""
 
 
-def _mode(settings: dict[str, Any]) -> str:
+def pooling_mode(settings: dict[str, Any]) -> str:
     """The pooling mode; older sentence-transformers have one flag for each."""
     if "pooling_mode" in settings:
         return str(settings["pooling_mode"])

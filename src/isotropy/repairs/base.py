@@ -33,7 +33,7 @@ from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.origin import Origin
 from isotropy.repairs.shift import Shift, shift
-from isotropy.repairs.steps import Normalize, Step, affine_steps
+from isotropy.repairs.steps import Normalize, Step, affine_steps, named
 from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, guard, open_sink
 from isotropy.stats import Moments, Statistic
 from isotropy.stored import Field
@@ -235,7 +235,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         with needs("torch", "torch"):
             from isotropy.repairs.module import RepairModule
 
-        return RepairModule(self.steps())
+        return RepairModule(named(self.steps()))
 
     @public("save")
     def save(

@@ -1,24 +1,24 @@
-"""A repair as a torch module."""
+"""A repair as a torch module.
+
+Nothing of isotropy is imported here: a model that sentence-transformers can't express with its own
+modules has a copy of this file, modeling_isotropy.py, and runs without isotropy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from isotropy.linalg import Floats
-from isotropy.repairs.steps import (
-    Add,
-    Multiply,
-    Normalize,
-    RemoveByCluster,
-    Step,
-    Subtract,
-    SubtractScaled,
-)
+COPY = "modeling_isotropy.py"
 
 
 class RepairModule(nn.Module):
@@ -29,9 +29,10 @@ class RepairModule(nn.Module):
     Rows without a direction stay as they are, with a gradient of zero where there is none.
     """
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[tuple[str, Mapping[str, ArrayLike]]]) -> None:
+        """The kind of each step, such as "Subtract", and its arrays."""
         super().__init__()
-        self.steps = nn.ModuleList([_module(step) for step in steps])
+        self.steps = nn.ModuleList([KINDS[kind](**arrays) for kind, arrays in steps])
 
     def forward(self, rows: Tensor) -> Tensor:
         wide = torch.promote_types(rows.dtype, torch.float32)
@@ -44,7 +45,7 @@ class RepairModule(nn.Module):
 class _Kept(nn.Module):
     """A module with arrays as buffers, which keep float32 when the module is cast to half."""
 
-    def __init__(self, **arrays: Floats) -> None:
+    def __init__(self, **arrays: ArrayLike) -> None:
         super().__init__()
         for name, array in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)).float())
@@ -112,14 +113,47 @@ def _norms(rows: Tensor) -> Tensor:
     return torch.where(there, torch.where(there, squares, 1.0).sqrt(), 0.0)
 
 
-def _module(step: Step) -> nn.Module:
-    if isinstance(step, Normalize):
-        return _Normalize()
-    kinds: dict[type[Step], type[_Kept]] = {
-        Subtract: _Subtract,
-        Multiply: _Multiply,
-        Add: _Add,
-        SubtractScaled: _SubtractScaled,
-        RemoveByCluster: _RemoveByCluster,
-    }
-    return kinds[type(step)](**vars(step))
+KINDS: dict[str, type[nn.Module]] = {
+    "Subtract": _Subtract,
+    "Multiply": _Multiply,
+    "Add": _Add,
+    "SubtractScaled": _SubtractScaled,
+    "RemoveByCluster": _RemoveByCluster,
+    "Normalize": _Normalize,
+}
+
+
+class FeatureRepair(nn.Module):
+    """A repair as a module of a sentence-transformers model, of its sentence or token vectors."""
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[str, Mapping[str, ArrayLike]]],
+        features: str = "sentence_embedding",
+    ) -> None:
+        super().__init__()
+        self.repair = RepairModule(steps)
+        self.settings = {"steps": [kind for kind, _ in steps], "features": features}
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        name = str(self.settings["features"])
+        features[name] = self.repair(features[name])
+        return features
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        folder = Path(output_path)
+        (folder / "config.json").write_text(json.dumps(self.settings, indent=2), "utf-8")
+        arrays = {name: array.contiguous() for name, array in self.repair.state_dict().items()}
+        save_file(arrays, folder / "model.safetensors")
+        shutil.copyfile(__file__, folder.parent / COPY)
+
+    @classmethod
+    def load(cls, input_path: str) -> FeatureRepair:
+        settings = json.loads(Path(input_path, "config.json").read_text("utf-8"))
+        found = load_file(Path(input_path, "model.safetensors"))
+        steps = []
+        for number, kind in enumerate(settings["steps"]):
+            start = f"steps.{number}."
+            own = {k.removeprefix(start): v for k, v in found.items() if k.startswith(start)}
+            steps.append((kind, own))
+        return cls(steps, settings["features"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +53,11 @@ class Normalize:
 
 
 Step = Subtract | Multiply | Add | SubtractScaled | RemoveByCluster | Normalize
+
+
+def named(steps: Sequence[Step]) -> list[tuple[str, dict[str, Floats]]]:
+    """The kind of each step and its arrays by name, as files and `RepairModule` have them."""
+    return [(type(step).__name__, dict(vars(step))) for step in steps]
 
 
 def affine_steps(matrix: Floats, bias: Floats, centre: Floats | None) -> list[Step]:
