@@ -14,6 +14,7 @@ from isotropy import export, repairs
 from isotropy.errors import InputError, InputTypeError, IsotropyWarning, NotAffineError
 from isotropy.export._layers import as_layers
 from isotropy.models import Encoder
+from isotropy.repairs import Origin
 
 from ..tiny_models import sentence_bert
 from .common import (
@@ -163,14 +164,34 @@ def test_fitted_after_normalize_is_right_here_and_warned_of(bases, vectors, tmp_
 
 
 def test_what_the_origin_says_comes_first(bases, vectors, tmp_path):
-    class Known:
-        normalised, pooling, layer, evidence = False, "own", None, "it helps"
-
     repair = repairs.Center().fit(vectors["normalised"])
-    repair.origin_ = Known()
+    repair.origin_ = Origin(normalised=False, pooling="own", evidence="it helps")
     export.sentence_transformers(bases["normalised"], repair, tmp_path / "out")
     assert kinds(tmp_path / "out")[2:] == ["Dense", "Normalize"]
     assert "it helps" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_vectors_of_another_origin_are_warned_of(bases, vectors, texts, tmp_path):
+    def origin(**options):
+        return Origin.from_dict(Encoder(bases["normalised"], **options).origin())
+
+    repair = repairs.Center().fit(vectors["before normalised"])
+    cases = {
+        "pooling 'mean+special', and": {"pool": "mean"},
+        "layer 3, and": {"pool": "mean", "special_tokens": True, "layer": 1},
+        "": {"pool": "mean", "special_tokens": True},
+    }
+    for number, (words, options) in enumerate(cases.items()):
+        repair.origin_ = origin(**options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", IsotropyWarning)
+            export.sentence_transformers(bases["normalised"], repair, tmp_path / str(number))
+        told = [str(w.message) for w in caught if issubclass(w.category, IsotropyWarning)]
+        assert len(told) == bool(words)
+        assert not words or words in told[0]
+    repair.origin_ = Origin(model="another/model")
+    with pytest.warns(IsotropyWarning, match="'another/model'. Fit again"):
+        export.sentence_transformers(bases["plain"], repair, tmp_path / "other")
 
 
 def test_far_from_zero_the_mean_is_subtracted_first():
@@ -385,14 +406,11 @@ def test_token_level_repairs_that_do_not_fit_are_refused(bases, texts, tmp_path)
     (bare / "modules.json").unlink()
     refused("special ones included", bare, repair, out)
 
-    class Known:
-        pooling, layer, normalised, evidence = "mean", 3, False, None
-
-    repair.origin_ = Known()
+    repair.origin_ = Origin(pooling="mean", layer=3)
     refused("special ones included", bases["plain"], repair, out)
-    Known.pooling = "mean+special"
+    repair.origin_ = Origin(pooling="mean+special", layer=3)
     export.sentence_transformers(bases["plain"], repair, out)
-    Known.layer = 1
+    repair.origin_ = Origin(pooling="mean+special", layer=1)
     refused("last layer, 3, got layer 1", bases["plain"], repair, tmp_path / "other")
     _, short = token_level("whiten, pca", bases["plain"], texts)
     refused("keep the width 16", bases["shifted"], short, tmp_path / "other")

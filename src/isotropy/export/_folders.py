@@ -84,13 +84,12 @@ def put_card(folder: Path, repair: Repair, **facts: str) -> None:
 
 def card(repair: Repair, **facts: str) -> str:
     """The section of a model card on the repair, with further facts."""
-    origin = getattr(repair, "origin_", None)
     rows = f"{repair.n_samples_seen_:,} {repair.level_}".rstrip() + " vectors"
     told = {
         "Repair": f"`{one_line(repr(repair))}`",
         "Fitted on": f"{rows} of width {repair.n_features_in_}",
-        "Their origin": one_line(str(origin or "") or "not recorded"),
-        "Evidence": one_line(getattr(origin, "evidence", None) or "not recorded"),
+        "Their origin": one_line(str(repair.origin_) or "not recorded"),
+        "Evidence": one_line(repair.origin_.evidence or "not recorded"),
         "Note": one_line(getattr(repair, "note_", "") or "none"),
     }
     lines = [f"- {name}: {value}" for name, value in (told | facts).items()]

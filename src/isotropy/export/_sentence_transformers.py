@@ -29,8 +29,15 @@ from isotropy.export._layers import (
     single,
     widened,
 )
-from isotropy.models import MODES, pooling_mode, read_json, read_modules, static_folder
-from isotropy.repairs import Repair
+from isotropy.models import (
+    MODES,
+    default_prompt,
+    pooling_mode,
+    read_json,
+    read_modules,
+    static_folder,
+)
+from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.repairs import base as repairs_base
 from isotropy.repairs.steps import Multiply, Normalize, named
 from isotropy.writing import quoted
@@ -86,7 +93,7 @@ def sentence_transformers(
     if isinstance(model, (str, os.PathLike)):
         if out is None:
             raise InputError("out must be the folder to write if model is a path, got None.")
-        _write(local(model), repair, out, overwrite)
+        _write(model, repair, out, overwrite)
         return None
     if out is not None:
         raise InputError(
@@ -113,8 +120,9 @@ class Part:
 class Model:
     """The modules of a model, in order."""
 
-    name: str
     parts: list[Part]
+    name: str | None = None
+    prompt: str | None = None
     truncate_dim: int | None = None
     own_pooling: bool = True  # rather than the one that sentence-transformers adds
     n_layers: int | None = None
@@ -134,6 +142,13 @@ class Model:
     def pooling(self) -> int | None:
         """Position of the pooling."""
         return next((i for i, part in enumerate(self.parts) if part.kind == "Pooling"), None)
+
+    @property
+    def poolings(self) -> list[str]:
+        """What `Origin` calls the pooling, if we know it."""
+        mode = "" if self.pooling is None else self.parts[self.pooling].mode
+        ours = MODES.get(mode)
+        return ["own"] if ours is None else ["own", f"{ours}+special" if ours == "mean" else ours]
 
     def width(self, place: int) -> int | None:
         """Width of the vectors before the module at this place."""
@@ -162,9 +177,10 @@ def _entries(folder: Path) -> tuple[list[dict[str, Any]], bool]:
     return [{"path": path, "type": LONG_LIVED + kind} for kind, path in kinds.items()], False
 
 
-def _of_folder(folder: Path, entries: list[dict[str, Any]], own: bool) -> Model:
-    settings = folder / "config_sentence_transformers.json"
-    truncated = read_json(settings).get("truncate_dim") if settings.is_file() else None
+def _of_folder(name: str, folder: Path, entries: list[dict[str, Any]], own: bool) -> Model:
+    path = folder / "config_sentence_transformers.json"
+    settings = path if path.is_file() else None
+    truncated = None if settings is None else read_json(settings).get("truncate_dim")
     if own:
         parts = [_part(folder / entry["path"], _kind(entry)) for entry in entries]
     else:
@@ -172,7 +188,7 @@ def _of_folder(folder: Path, entries: list[dict[str, Any]], own: bool) -> Model:
         parts = [Part("Transformer", width), Part("Pooling", width, "mean")]
     first = folder / entries[0]["path"] / "config.json"
     n_layers = read_json(first).get("num_hidden_layers") if first.is_file() else None
-    return Model(os.fspath(folder), parts, truncated, own, n_layers)
+    return Model(parts, name, default_prompt(settings), truncated, own, n_layers)
 
 
 def _kind(entry: dict[str, Any]) -> str:
@@ -276,7 +292,7 @@ def _after(model: Model, repair: Repair) -> tuple[int, list[Layer]]:
     place = len(model.parts)
     if not _fitted_after(model, repair):
         place = model.end
-    if (pooled := _known(repair, "pooling")) not in (None, "own") and model.pooling is not None:
+    if (pooled := repair.origin_.pooling) not in (None, "own") and model.pooling is not None:
         place = model.pooling + 1
     width = model.width(place)
     expected = min(width or n_features, model.truncate_dim or width or n_features)
@@ -308,7 +324,7 @@ def _after(model: Model, repair: Repair) -> tuple[int, list[Layer]]:
 
 def _fitted_after(model: Model, repair: Repair) -> bool:
     """Whether the repair was fitted after the model's final Normalize."""
-    said = _known(repair, "normalised")
+    said = repair.origin_.normalised
     if said is not None or not model.is_normalised:
         return bool(said)
     moments = repair.moments_
@@ -316,11 +332,6 @@ def _fitted_after(model: Model, repair: Repair) -> bool:
         return True
     squares = float(np.trace(moments.scatter)) / moments.weight + float(moments.mean @ moments.mean)
     return abs(squares - 1) <= UNIT
-
-
-def _known(repair: Repair, name: str) -> Any:
-    """A field of the repair's origin; None if unknown."""
-    return getattr(getattr(repair, "origin_", None), name, None)
 
 
 def _of_tokens(model: Model, repair: Repair) -> tuple[int, list[Layer]]:
@@ -364,13 +375,14 @@ def _of_tokens(model: Model, repair: Repair) -> tuple[int, list[Layer]]:
 
 def _expect_tokens(model: Model, repair: Repair, mode: str) -> None:
     """Raise unless the pooled tokens are those that the repair was fitted on."""
-    fitted, layer = _known(repair, "pooling"), _known(repair, "layer")
+    fitted, layer = repair.origin_.pooling, repair.origin_.layer
     if layer is not None and model.n_layers is not None and layer != model.n_layers:
         raise InputError(
             f"repair must be of the last layer, {model.n_layers}, got layer {layer}. Fit again."
         )
-    same = {"own", "mean+special", "tokens+special"} | {MODES.get(mode, "own")} - {"mean"}
-    if fitted in same or (fitted is None and (model.own_pooling or mode != "mean")):
+    if fitted in (*model.poolings, "tokens+special") or (
+        fitted is None and (model.own_pooling or mode != "mean")
+    ):
         return
     raise InputError(
         "repair must be fitted on the tokens that sentence-transformers pools, special ones "
@@ -386,8 +398,21 @@ def _on_tokens(layer: Layer) -> Layer:
     return Coded(layer.steps, TOKENS)
 
 
-def _warn(model: Model, plan: Planned) -> None:
-    """Warn where a server, which pools, applies Dense and normalises at last, would differ."""
+def _warn(model: Model, plan: Planned, repair: Repair) -> None:
+    """Warn where the vectors are not those fitted on, and where a server would differ.
+
+    A server pools, applies Dense, and normalises at the end.
+    """
+    fitted = repair.origin_
+    same = fitted.pooling in model.poolings or repair.level_ == "token"  # which is refused else
+    declared = Origin(
+        model=model.name,
+        layer=model.n_layers,
+        pooling=fitted.pooling if same else model.poolings[-1],
+        prompt=model.prompt,
+    )
+    if differs := origin_warning(declared, fitted):
+        warn(f"sentence_transformers: {differs}")
     if any(isinstance(layer, Coded) for _, layer in plan):
         warn(
             f"sentence_transformers: this repair is no Dense module but code, {CODE}: load the "
@@ -414,12 +439,13 @@ def _warn(model: Model, plan: Planned) -> None:
 # As a folder
 
 
-def _write(folder: Path, repair: Repair, out: Any, overwrite: bool) -> None:
+def _write(name: Any, repair: Repair, out: Any, overwrite: bool) -> None:
+    folder = local(name)
     target = expect_outside(folder, out, overwrite)
     entries, own = _entries(folder)
-    model = _of_folder(folder, entries, own)
+    model = _of_folder(os.fspath(name), folder, entries, own)
     plan = _planned(model, repair)
-    _warn(model, plan)
+    _warn(model, plan, repair)
     with copied(folder, target, overwrite) as part:
         if not own:
             put_json(part / "1_Pooling" / "config.json", _mean_pooling(model))
@@ -507,9 +533,10 @@ def _loaded(model: Any, repair: Repair) -> Any:
             f"{brief(model)}."
         )
     modules = list(model.named_children())
-    known = Model("", [_of_module(module) for _, module in modules], model.truncate_dim)
+    parts = [_of_module(module) for _, module in modules]
+    known = Model(parts, truncate_dim=model.truncate_dim)
     plan = _planned(known, repair)
-    _warn(known, plan)
+    _warn(known, plan, repair)
     like = next(model.parameters())
     found = copy.copy(model)  # with the same transformer
     found._modules, found.module_kwargs = {}, {}

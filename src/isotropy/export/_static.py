@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import chain
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from isotropy import checks, stored
-from isotropy.errors import InputError, InputTypeError, brief, public
+from isotropy.errors import InputError, InputTypeError, brief, public, warn
 from isotropy.export._folders import copied, expect_outside, local, put, put_card, put_json
 from isotropy.models import read_json, static_folder
-from isotropy.repairs import Repair
+from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.sources import open_source
 from isotropy.writing import quoted
 
@@ -58,6 +59,8 @@ def static(model: Any, repair: Repair, out: Any, *, overwrite: bool = False) -> 
     target = expect_outside(folder, out, overwrite)
     source = open_source(folder)
     checks.width(source.n_features, repair.n_features_in_)
+    if differs := origin_warning(Origin(model=os.fspath(model)), repair.origin_):
+        warn(f"static: {differs}")
     batches = chain.from_iterable(map(source.read, source.chunks()))
     rows = np.concatenate([batch.rows for batch in batches]).astype(np.float32)
     with stored.open_safetensors(inside / TABLE) as file:

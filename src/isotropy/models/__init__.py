@@ -11,7 +11,7 @@ from isotropy.models.loading import (
     read_modules,
     static_folder,
 )
-from isotropy.models.models import MODES, Float32Array, pooling_mode
+from isotropy.models.models import MODES, Float32Array, default_prompt, pooling_mode
 from isotropy.models.pieces import as_written, from_bytes
 from isotropy.models.texts import (
     Span,

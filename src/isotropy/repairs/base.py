@@ -393,7 +393,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         source = as_source(X, sample_weight)
         if not reset and hasattr(self, "n_features_in_"):
             checks.width(source.n_features, self.n_features_in_)
-        if isinstance(source, ArraySource) and source is not X:
+        named = isinstance(X, (str, os.PathLike)) or source is X
+        if isinstance(source, ArraySource) and not named:
             validate_data(self, X, reset=reset, skip_check_array=True)
         else:
             self.n_features_in_ = source.n_features
