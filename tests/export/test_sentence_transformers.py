@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -313,6 +315,45 @@ def test_the_code_in_a_model_imports_nothing_of_isotropy():
         assert not any(name.startswith("isotropy") for name in names)
 
 
+# Towers
+
+
+def of_towers(X, one="whiten", other="center"):
+    """A repair of queries and one of documents, as `PerGroup` holds them."""
+    repair = repairs.Center().fit(X)
+    repair.repairs_ = {"query": fitted(one, X[::2]), "document": fitted(other, X[1::2])}
+    return repair
+
+
+@pytest.mark.parametrize("place", ["plain", "before normalised", "normalised", "shifted"])
+def test_queries_and_documents_are_repaired_apart(place, bases, vectors, texts, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    X, base = vectors[place], bases[place.removeprefix("before ")]
+    repair = of_towers(X)
+    with pytest.warns(IsotropyWarning, match="encode_query"):
+        export.sentence_transformers(base, repair, tmp_path / "out")
+    loaded = SentenceTransformer(str(base), device="cpu")
+    in_memory = quietly(loaded, repair)
+    in_memory.save(str(tmp_path / "saved"))
+    wanted = {name: one.transform(X) for name, one in repair.repairs_.items()}
+    for model in (tmp_path / "out", in_memory, tmp_path / "saved"):
+        if isinstance(model, Path):
+            model = SentenceTransformer(str(model), device="cpu")
+        found = {"query": model.encode_query(texts), "document": model.encode_document(texts)}
+        for name, rows in found.items():
+            assert off(rows, unit(wanted[name]) if "normalised" in place else wanted[name]) < CLOSE
+        assert np.array_equal(model.encode(texts), found["document"])
+
+
+def test_towers_that_cannot_be_routed_are_refused(bases, vectors, tmp_path):
+    X, base, out = vectors["plain"], bases["plain"], tmp_path / "out"
+    refused("must be affine", base, of_towers(X, "cluster-removal"), out)
+    other = of_towers(X)
+    other.repairs_["en"] = other.repairs_.pop("query")
+    refused("'query' and 'document'", base, other, out)
+
+
 # Token level
 
 
@@ -438,3 +479,15 @@ def test_a_folder_is_written_whole_or_not_at_all(bases, vectors, texts, tmp_path
     refused("disk is full", base, repair, tmp_path / "new")
     assert {name: path.read_bytes() for name, path in files(out).items()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_example_runs(tmp_path):
+    base = tiny(tmp_path / "base", normalize=True)
+    (tmp_path / "texts.txt").write_text("\n".join(sentences()), "utf-8")
+    script = Path(__file__).parents[2] / "examples" / "sentence_transformers_model.py"
+    command = [sys.executable, str(script), str(base), "texts.txt", "out"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    modules, difference = done.stdout.splitlines()
+    assert modules.startswith("modules: Transformer, Pooling, Dense")
+    assert float(difference.rsplit(" ", 1)[1]) < CLOSE

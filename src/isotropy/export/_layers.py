@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ LIKELY = 8  # the largest rounding error of many rows, over a typical one
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """W x + b in float32."""
+    """W x + b in float32, which must hold both."""
 
     weight: Floats  # (n_out, n)
     bias: Floats  # (n_out,)
@@ -48,7 +48,14 @@ class Coded:
     features: str = SENTENCE
 
 
-Layer = Dense | Normalize | Coded
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Layers of their own for queries and for documents."""
+
+    layers: Mapping[str, tuple[Layer, ...]]
+
+
+Layer = Dense | Normalize | Coded | Routes
 
 
 def as_layers(repair: Repair, *, unit_rows: bool, unit_result: bool) -> list[Layer]:
