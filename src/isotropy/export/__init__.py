@@ -10,6 +10,7 @@ from typing import Any
 from isotropy.errors import needs, public
 from isotropy.export._sentence_transformers import sentence_transformers
 from isotropy.export._static import static
+from isotropy.export._verify import Verified, verify
 from isotropy.repairs import Repair
 
 
@@ -92,6 +93,34 @@ def onnx(repair: Repair, out: Any = None, *, overwrite: bool = False) -> Any:
     return _onnx.exported(repair, out, overwrite)
 
 
+@public("export.torch")
+def torch(repair: Repair, out: Any, *, overwrite: bool = False) -> None:
+    """A program for `torch.export.load`, from any number of rows to repaired rows.
+
+    It runs wherever torch does, without isotropy. `repair.as_module()` is the same as a module.
+
+    Parameters
+    ----------
+    repair : fitted repair
+        Every repair but `Flow`.
+    out : path
+        File to write the program to, usually .pt2.
+    overwrite : bool
+        Replace an existing file.
+
+    Examples
+    --------
+    ::
+
+        isotropy.export.torch(repair, "repair.pt2")
+        repaired = torch.export.load("repair.pt2").module()(X)
+    """
+    with needs("torch", "torch"):
+        from isotropy.export import _torch
+
+    _torch.exported(repair, out, overwrite)
+
+
 @public("export.mteb")
 def mteb(model: Any, repair: Repair) -> Any:
     """An encoder for `mteb.evaluate` that repairs what the model encodes.
@@ -124,4 +153,13 @@ def mteb(model: Any, repair: Repair) -> Any:
     return _mteb.exported(model, repair)
 
 
-__all__ = ["faiss", "mteb", "onnx", "sentence_transformers", "static"]
+__all__ = [
+    "Verified",
+    "faiss",
+    "mteb",
+    "onnx",
+    "sentence_transformers",
+    "static",
+    "torch",
+    "verify",
+]

@@ -222,6 +222,15 @@ def _write(name: Any, repair: Repair, out: Any, overwrite: bool) -> None:
         put_card(part, repair, Modules=", ".join(map(_kind, listed)))
 
 
+def first_new(name: Any, repair: Repair) -> tuple[int, int | None]:
+    """Place of the first module that the export changes, and the width of what it is given."""
+    folder = local(name)
+    entries, own = _entries(folder)
+    model = _of_folder(os.fspath(name), folder, entries, own)
+    place = next(i for i, (_, layer) in enumerate(planned(model, repair)) if layer is not None)
+    return place, model.width(place)
+
+
 def _mean_pooling(model: Model) -> dict[str, Any]:
     """What sentence-transformers adds to a plain transformer."""
     return {"word_embedding_dimension": model.width(1), "pooling_mode_mean_tokens": True}

@@ -1,0 +1,108 @@
+"""isotropy export: what is written, what is checked, what is refused."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import isotropy
+from isotropy.cli import app
+from isotropy.export import verify
+
+from .. import static_models, tiny_models
+
+N, D = 500, 12
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    X = np.random.default_rng(0).standard_normal((N, D)) * np.geomspace(3, 0.3, D) + 10
+    isotropy.Whiten(normalize=True).fit(X).save(tmp_path / "repair.safetensors")
+    return tmp_path / "repair.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("target", "package", "name"),
+    [("onnx", "onnxruntime", "r.onnx"), ("faiss", "faiss", "r.faiss"), ("torch", "torch", "r.pt2")],
+)
+def test_it_writes_and_verifies(saved, target, package, name):
+    pytest.importorskip(package)
+    out = saved.with_name(name)
+    done = run("export", saved, "--to", target, "--out", out, "--verify")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("largest difference")
+    assert "1,000 rows" in done.stdout
+    again = run("export", saved, "--to", target, "--out", out)
+    assert again.exit_code == 2
+    assert "--overwrite" in again.stderr
+    assert run("export", saved, "--to", target, "--out", out, "--overwrite").exit_code == 0
+
+
+def test_a_wrong_artefact_is_noticed(saved, tmp_path):
+    pytest.importorskip("onnxruntime")
+    X = np.random.default_rng(1).standard_normal((N, D))
+    isotropy.export.onnx(isotropy.Center().fit(X), tmp_path / "other.onnx")
+    found = verify(isotropy.load(saved), tmp_path / "other.onnx", to="onnx")
+    assert not found.close
+    assert found.n_rows == 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("--to", "sentence-transformers"),
+            "--model must be given with --to sentence-transformers",
+        ),
+        (("--to", "onnx", "--model", "m"), "--model can't be used with --to onnx"),
+        (("--to", "onnx", "--index", "i"), "--index needs --to faiss, got onnx"),
+        (("--to", "sqlite"), "sqlite"),
+    ],
+)
+def test_what_does_not_fit_is_refused(saved, words, line):
+    done = run("export", saved, *words, "--out", saved.with_name("out"))
+    assert done.exit_code == 2
+    assert line in done.stderr
+    assert not saved.with_name("out").exists()
+
+
+def test_the_repair_is_not_written_over(saved):
+    pytest.importorskip("onnx")
+    before = saved.read_bytes()
+    done = run("export", saved, "--to", "onnx", "--out", saved, "--overwrite")
+    assert done.exit_code == 2
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("ignore:sentence_transformers. servers")
+@pytest.mark.parametrize("repair", [isotropy.Whiten(), isotropy.ClusterRemoval(3, 1)], ids=str)
+def test_a_model_is_verified(tmp_path, repair):
+    pytest.importorskip("sentence_transformers")
+    model = tiny_models.sentence_bert(tmp_path / "model")
+    X = isotropy.Encoder(model).encode([f"a text about {word}" for word in tiny_models.WORDS])
+    repair.fit(X).save(tmp_path / "repair.safetensors")
+    words = ("--to", "sentence-transformers", "--model", model, "--out", tmp_path / "new")
+    done = run("export", tmp_path / "repair.safetensors", *words, "--verify")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("largest difference")
+
+
+def test_a_static_table_is_verified(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    model = static_models.model2vec(tmp_path / "model")
+    isotropy.Center().fit(model).save(tmp_path / "repair.safetensors")
+    words = ("--to", "static", "--model", model, "--out", tmp_path / "new", "--verify")
+    done = run("export", tmp_path / "repair.safetensors", *words)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_script_for_mteb_names_model_and_repair(saved):
+    words = ("--to", "mteb", "--model", "all-MiniLM-L6-v2", "--out", saved.with_name("run.py"))
+    assert run("export", saved, *words).exit_code == 0
+    text = saved.with_name("run.py").read_text("utf-8")
+    compile(text, "run.py", "exec")
+    assert "all-MiniLM-L6-v2" in text
+    assert str(saved) in text
