@@ -3,6 +3,7 @@
 The number of examples: see fuzzing.py.
 """
 
+import gzip
 import io
 import json
 import re
@@ -280,6 +281,21 @@ def test_fvecs(place, data, changes, other, chunk_rows):
     check(place / "x.fvecs", changed(data, changes, other), widths_and_values, chunk_rows)
 
 
+def counts_and_values(data, _):
+    n_rows, n_features = struct.unpack("<II", data[:8])
+    values = struct.unpack(f"<{n_rows * n_features}f", data[8:])
+    return np.array(values, np.float32).reshape(n_rows, n_features)
+
+
+FBIN = st.builds(made.fbin, matrices())
+
+
+@fuzzed(400)
+@given(st.one_of(FBIN, st.binary(max_size=60)), CHANGES, FBIN, CHUNKS)
+def test_fbin(place, data, changes, other, chunk_rows):
+    check(place / "x.fbin", changed(data, changes, other), counts_and_values, chunk_rows)
+
+
 def words_and_values(data, _):
     """word2vec's text by the book: a word, then as many numbers as the header says."""
     lines = [line.rstrip() for line in data.replace(b"\r\n", b"\n").split(b"\n")]
@@ -342,6 +358,26 @@ def text_files(draw):
 @given(st.one_of(text_files(), st.binary(max_size=60)), CHANGES, text_files(), CHUNKS)
 def test_words_in_text(place, data, changes, other, chunk_rows):
     check(place / "x.vec", changed(data, changes, other), words_and_values, chunk_rows)
+
+
+def unpacked_words(data, _):
+    return words_and_values(gzip.decompress(data), None)
+
+
+PACKED = st.builds(lambda data: gzip.compress(data, mtime=0), text_files())
+
+
+@fuzzed(300)
+@given(st.one_of(PACKED, st.binary(max_size=60)), CHANGES, PACKED, CHUNKS)
+def test_words_in_packed_text(place, data, changes, other, chunk_rows):
+    check(place / "x.vec.gz", changed(data, changes, other), unpacked_words, chunk_rows)
+
+
+@fuzzed(200)
+@given(text_files(), CHANGES, text_files(), CHUNKS)
+def test_damaged_words_packed_soundly(place, data, changes, other, chunk_rows):
+    packed = gzip.compress(changed(data, changes, other), mtime=0)
+    check(place / "x.txt.gz", packed, unpacked_words, chunk_rows)
 
 
 def words_and_bytes(data, _):

@@ -69,6 +69,10 @@ def fvecs(widths=None, rows=X):
     return b"".join(struct.pack("<i", width) + row.tobytes() for width, row in pairs)
 
 
+def fbin(rows=X, counts=None):
+    return struct.pack("<II", *(counts or rows.shape)) + rows.tobytes()
+
+
 def parquet(path, columns, **options):
     pq.write_table(pa.table(columns), path, **options)
 

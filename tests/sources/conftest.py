@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import struct
 from pathlib import Path
@@ -124,6 +125,20 @@ def fvecs(path, X):
             file.write(struct.pack("<i", len(row)) + row.tobytes())
 
 
+def fbin(path, X):
+    Path(path).write_bytes(struct.pack("<II", *X.shape) + X.tobytes())
+
+
+def packed(writer):
+    """The writer of the same file as .gz."""
+
+    def write(path, X):
+        writer(path.with_suffix(""), X)
+        path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+
+    return write
+
+
 FLOATS = ("float16", "float32", "float64")
 FORMATS = {  # name: (suffix, writer, dtypes that it keeps)
     "npy": (".npy", np.save, (*FLOATS, "int8", "int32", ">f4")),
@@ -147,6 +162,12 @@ FORMATS = {  # name: (suffix, writer, dtypes that it keeps)
     "glove": (".txt", glove, ("float32",)),
     "word2vec binary": (".bin", word2vec_binary, ("float32",)),
     "fvecs": (".fvecs", fvecs, ("float32",)),
+    "fbin": (".fbin", fbin, ("float32",)),
+    "csv.gz": (".csv.gz", packed(csv_columns), ("float64",)),
+    "tsv.gz": (".tsv.gz", packed(csv_lists), ("float64",)),
+    "jsonl.gz": (".jsonl.gz", packed(jsonl), ("float64",)),
+    "vec.gz": (".vec.gz", packed(word2vec_text), ("float32",)),
+    "glove.gz": (".txt.gz", packed(glove), ("float32",)),
 }
 COLUMN = {"npz": "X", "npz compressed": "X", "safetensors": "embeddings"}
 

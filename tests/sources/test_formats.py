@@ -192,6 +192,15 @@ def test_numpy_style_lists_in_csv_are_read(tmp_path, rows):
     )
 
 
+@pytest.mark.parametrize(("suffix", "kind"), [(".u8bin", np.uint8), (".i8bin", np.int8)])
+def test_other_bins_are_read(tmp_path, rows, suffix, kind):
+    X = np.array([[1, 2, 3], [4, 5, 100]], kind)
+    (tmp_path / f"x{suffix}").write_bytes(np.array(X.shape, "<u4").tobytes() + X.tobytes())
+    source = open(tmp_path / f"x{suffix}")
+    assert source.dtype == np.dtype(kind).name
+    assert rows(source).tolist() == X.tolist()
+
+
 @pytest.mark.parametrize("suffix", [".bvecs", ".ivecs"])
 def test_other_vecs_are_read(tmp_path, rows, suffix):
     kind = {".bvecs": np.uint8, ".ivecs": np.int32}[suffix]

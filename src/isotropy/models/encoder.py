@@ -31,7 +31,7 @@ from isotropy.models.static import StaticModel, StaticPooling
 from isotropy.models.texts import Span, Text, Texts, each, open_texts, plain_text
 from isotropy.models.tokens import Integers, Stack, TokenRows, joined, labels
 from isotropy.progress import ProgressBar
-from isotropy.sources import FORMATS, Batch, Chunk, Source
+from isotropy.sources import FORMATS, Batch, Chunk, Source, paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -460,7 +460,7 @@ def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
     return f"{n_cut:,} of {n_texts:,} texts were longer than {max_length} tokens and truncated"
 
 
-NOT_ALONE = {".txt", ".bin", ".safetensors"}  # suffixes that folders of models have too
+NOT_ALONE = {".txt", ".txt.gz", ".bin", ".safetensors"}  # suffixes that folders of models have too
 
 
 @public
@@ -521,8 +521,8 @@ def holds_vectors(name_or_path: Any) -> bool:
     if is_model(path):
         return False
     if os.path.isdir(path):  # one with texts alone is meant as a model, and lacks its config.json
-        return bool({file.suffix for file in path.iterdir()} & set(FORMATS) - NOT_ALONE)
-    return os.path.exists(path) or path.suffix in FORMATS
+        return bool({paths.suffix(file.name) for file in path.iterdir()} & set(FORMATS) - NOT_ALONE)
+    return os.path.exists(path) or paths.suffix(path.name) in FORMATS
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from isotropy.errors import brief
-from isotropy.sources import paths, tables
+from isotropy.sources import tables
 from isotropy.sources.base import CHUNK_BYTES
 from isotropy.sources.columnar import Layout, choose, matrix, one_batch, width
 from isotropy.sources.files import Column, File, FormatError, Matrix, Pieces, Place
@@ -30,16 +31,34 @@ SAMPLE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LinesFile(File):
-    """Rows in lines; `marks` holds (number of rows, offset, number of bytes) of each piece."""
+    """Rows in lines; `marks` holds (number of rows, offset, number of bytes) of each piece.
+
+    A .gz file is one piece, because it can only be read from its beginning.
+    """
 
     marks: tuple[tuple[int, int, int], ...]
 
     def pieces(self) -> list[tuple[int, Place]]:
+        if tables.is_packed(self.path):
+            return [(self.n_rows, ())]
         return [(n_rows, place) for n_rows, *place in self.marks]  # type: ignore[misc]
+
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
+        with tables.open_plain(self.path) as file:
+            for n_rows, offset, n_bytes in [(n_rows, *place)] if place else self.marks:
+                file.seek(offset)
+                yield self.decode(file.read(n_bytes), first_row, n_rows, offset, carry)
+                first_row += n_rows
+
+    @abstractmethod
+    def decode(
+        self, data: bytes, first_row: int, n_rows: int, offset: int, carry: bool
+    ) -> tuple[Matrix, pa.Table | None]:
+        """The rows in these bytes, which begin at `offset`, and their other columns."""
 
     def line_number(self, offset: int) -> int:
         """The number, counting from 1, of the line that begins at offset."""
-        with paths.open_binary(self.path) as file:
+        with tables.open_plain(self.path) as file:
             whole, rest = divmod(offset, BLOCK)
             sizes = [BLOCK] * whole + [rest]
             return 1 + sum(file.read(size).count(b"\n") for size in sizes)
@@ -52,7 +71,7 @@ def text_rows(n_features: int) -> int:
 
 def first_lines(path: str) -> bytes:
     """Complete lines from the beginning of the file, at least one."""
-    with paths.open_binary(path) as file:
+    with tables.open_plain(path) as file:
         data = file.read(SAMPLE)
         while b"\n" not in data:
             if len(data) > MOST_RECORD:
@@ -69,7 +88,9 @@ def first_records(path: str, start: int, form: Form) -> bytes:
     """Complete records from byte `start` on, at least one if there are any."""
     size = SAMPLE
     while size <= 2 * MOST_RECORD:
-        data = paths.read_bytes(path, start, size)
+        with tables.open_plain(path) as file:
+            file.seek(start)
+            data = file.read(size)
         ends = [int(end) for block in _line_ends(io.BytesIO(data), 0, form) for end in block]
         if len(data) < size:
             return data
@@ -89,7 +110,7 @@ def mark(
     """
     marks: list[tuple[int, int, int]] = []
     begin, count, last = start, 0, start
-    with paths.open_binary(path) as file:
+    with tables.open_plain(path) as file:
         for ends in _line_ends(file, start, form):
             if not len(ends):
                 continue
@@ -102,9 +123,8 @@ def mark(
                 ends = ends[rows - count :]
                 begin, count = end, 0
             count += len(ends)
-    if count:
-        size, *_ = paths.stamp(path)
-        marks.append((count, begin, size - begin))
+        if count:
+            marks.append((count, begin, file.tell() - begin))
     return tuple(marks)
 
 
@@ -207,8 +227,9 @@ class CsvFile(LinesFile):
     form: Form
     layout: Layout
 
-    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
-        data = paths.read_bytes(self.path, *place)
+    def decode(
+        self, data: bytes, first_row: int, n_rows: int, offset: int, carry: bool
+    ) -> tuple[Matrix, pa.Table | None]:
         own = set(self.layout.names)
         others = [name for name in self.header if carry and name not in own]
         rows: Matrix | None = None
@@ -217,9 +238,9 @@ class CsvFile(LinesFile):
                 table = self._parse(data, others)
                 rows = self._rows(table, first_row) if table.num_rows == n_rows else None
         if rows is None:
-            line = self.line_number(place[0])
+            line = self.line_number(offset)
             rows, table = self._one_by_one(data, others, first_row, line)
-        yield rows, table.select(others) if others else None
+        return rows, table.select(others) if others else None
 
     def _parse(self, data: bytes, others: list[str]) -> pa.Table:
         own = self.layout.names
@@ -321,7 +342,7 @@ def _headed(path: str) -> tuple[Form, tuple[str, ...], int]:
     """(how the file is written, names of its columns, offset of its first row)."""
     data = io.BytesIO(first_lines(path))
     lines = tables.head(data)
-    form = tables.form_of("tsv" if path.lower().endswith(".tsv") else "csv", lines)
+    form = tables.form_of(tables.suffix(path), lines)
     assert form is not None
     data.seek(0)
     first = next(tables.records(data, form), None)

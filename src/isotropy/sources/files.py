@@ -32,6 +32,10 @@ Place = tuple[int, ...]  # where a piece of a file is
 Pieces = Iterator[tuple[Matrix, "pa.Table | None"]]
 TRUNCATED = "is truncated: it ended in the middle of its rows. Copy it again."
 ORIGIN = "isotropy.origin"  # in the metadata of a file: how its vectors were made
+PICKLED = (
+    "is a pickle, which can run any code when it is loaded. If you trust it, load it yourself and "
+    "save its vectors as .npy or .safetensors."
+)
 LISTED = 200  # characters of names in a message
 
 

@@ -1,4 +1,4 @@
-"""Binary files of rows of equal size: .npy, .npz, safetensors, and the .fvecs family of TEXMEX."""
+"""Binary files of rows of equal size: .npy, .npz, safetensors, .fvecs and .fbin and the like."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from isotropy.sources.sinks import Sink
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, Fortran order, dtype
 
-FVECS = {".fvecs": "<f4", ".bvecs": "|u1", ".ivecs": "<i4"}
+FVECS = {".fvecs": "<f4", ".bvecs": "|u1", ".ivecs": "<i4"}  # of TEXMEX
+FBIN = {".fbin": "<f4", ".u8bin": "|u1", ".i8bin": "|i1"}  # of big-ann-benchmarks
 HEADER_BYTES = 10_000  # the longest header that numpy parses
 LARGEST = 1 << 62  # size of a dimension
 LOCAL_HEADER = 30  # bytes before the name in a member's own header
@@ -162,6 +163,27 @@ def open_fvecs(path: str, column: Column, chunk_rows: int | None) -> File:
         offset=0,
         stored=code.str,
         prefix=True,
+    )
+
+
+def open_fbin(path: str, column: Column, chunk_rows: int | None) -> File:
+    kind = path[path.rindex(".") :].lower()
+    code = np.dtype(FBIN[kind])
+    size, *_ = paths.stamp(path)
+    header = paths.read_bytes(path, 0, 8)
+    if len(header) < 8:
+        raise FormatError(TRUNCATED)
+    n_rows, n_features = map(int, np.frombuffer(header, "<u4"))
+    expect_bytes(size - 8, n_rows * n_features * code.itemsize)
+    return FlatFile(
+        kind=kind,
+        path=path,
+        n_rows=n_rows,
+        n_features=n_features,
+        dtype=code.name,
+        chunk_rows=chunk_rows,
+        offset=8,
+        stored=code.str,
     )
 
 

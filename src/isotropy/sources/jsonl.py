@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from isotropy.errors import brief, one_line
-from isotropy.sources import paths, tables
+from isotropy.sources import tables
 from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
 from isotropy.sources.csv import LinesFile, first_lines, mark, marked, text_rows
-from isotropy.sources.files import Column, File, FormatError, Pieces, Place
+from isotropy.sources.files import Column, File, FormatError, Matrix
 from isotropy.sources.tables import expect_flat, expect_objects, expect_utf8
 
 KEY = re.compile(rb'"((?:[^"\\\n]|\\.)*)"\s*:')
@@ -31,8 +31,9 @@ class JsonlFile(LinesFile):
     schema: pa.Schema
     layout: Layout
 
-    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
-        data = paths.read_bytes(self.path, *place)
+    def decode(
+        self, data: bytes, first_row: int, n_rows: int, offset: int, carry: bool
+    ) -> tuple[Matrix, pa.Table | None]:
         own = self.layout.top_level(self.schema.names)
         schema = self.schema if carry else pa.schema([self.schema.field(name) for name in own])
         try:
@@ -40,12 +41,12 @@ class JsonlFile(LinesFile):
             if batch.num_rows > n_rows:
                 raise FormatError("several objects in one line")
         except (FormatError, pa.ArrowInvalid) as error:
-            line = self.line_number(place[0])
+            line = self.line_number(offset)
             raise FormatError(_explain(data, line, schema, error)) from None
         table = carried(batch, self.layout)
         if table is not None and any(map(_is_rounded, table.columns)):
-            self._expect_exact(data, place[0], table.column_names)
-        yield matrix(batch, self.layout, first_row), table
+            self._expect_exact(data, offset, table.column_names)
+        return matrix(batch, self.layout, first_row), table
 
     def _expect_exact(self, data: bytes, offset: int, names: Sequence[str]) -> None:
         """Raise if a field beside the vectors has an integer that float64 cannot represent."""
@@ -181,7 +182,7 @@ def _lists(samples: Sequence[bytes], schema: pa.Schema) -> Iterator[pa.Array]:
 def _blocks(path: str, start: int) -> Iterator[bytes]:
     """Complete lines from byte `start` on, some at a time."""
     held, n_bytes = list[bytes](), 0
-    with paths.open_binary(path) as file:
+    with tables.open_plain(path) as file:
         file.seek(start)
         while block := file.read(STEP):
             cut = block.rfind(b"\n") + 1

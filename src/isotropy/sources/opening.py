@@ -14,6 +14,7 @@ from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import ArraySource, Source
 from isotropy.sources.files import (
+    PICKLED,
     Column,
     File,
     FileSource,
@@ -44,7 +45,15 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
     ".fvecs": (".fvecs", "flat", "open_fvecs", False),
     ".bvecs": (".bvecs", "flat", "open_fvecs", False),
     ".ivecs": (".ivecs", "flat", "open_fvecs", False),
+    ".fbin": (".fbin", "flat", "open_fbin", False),
+    ".u8bin": (".u8bin", "flat", "open_fbin", False),
+    ".i8bin": (".i8bin", "flat", "open_fbin", False),
 }
+FORMATS |= {
+    f"{suffix}.gz": FORMATS[suffix]
+    for suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".txt", ".vec")
+}
+PICKLES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
 class FolderFormat(NamedTuple):
@@ -145,7 +154,9 @@ def _first(found: Iterable[Any]) -> Any:
 
 
 def _open_file(path: str, column: Column, chunk_rows: int | None) -> File:
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = paths.suffix(path)
+    if suffix in PICKLES:
+        raise InputError(f"{path!r} {PICKLED}")
     if not suffix and not paths.is_remote(path) and not os.path.exists(path):
         raise InputError(f"there is no file or folder {path!r}. Check the name.")
     if suffix not in FORMATS:
@@ -197,13 +208,13 @@ def _folder(path: str) -> list[str]:
         return [file]
     folder = path if paths.is_remote(path) else glob.escape(path)
     found = paths.matches(paths.join(folder, "*"))
-    found = [name for name in found if os.path.splitext(name)[1].lower() in FORMATS]
+    found = [name for name in found if paths.suffix(name) in FORMATS]
     if not found:
         raise InputError(
             f"the folder {path!r} holds no file of vectors. Files must end in one of "
             f"{', '.join(FORMATS)}."
         )
-    kinds = sorted({os.path.splitext(name)[1].lower() for name in found})
+    kinds = sorted({paths.suffix(name) for name in found})
     if len(kinds) > 1:
         raise InputError(
             f"the folder {path!r} holds files of several kinds: {listed(kinds)}. Choose "

@@ -19,6 +19,12 @@ def normal(path: str | os.PathLike[str]) -> str:
     return text if is_remote(text) else os.path.abspath(os.path.expanduser(text))
 
 
+def suffix(path: str) -> str:
+    """The suffix in lower case, such as .csv or .csv.gz."""
+    stem, last = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] + last if last == ".gz" else last
+
+
 def is_remote(path: str) -> bool:
     return "://" in path
 

@@ -21,12 +21,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy.errors import brief
+from isotropy.sources import paths
 from isotropy.sources.files import FormatError
 
 SUFFIX = re.compile(r"\.(tsv|tab|csv|txt|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
@@ -37,6 +38,8 @@ MOST_NESTED = 100  # levels of JSON
 UNPACKED_FREELY = 1 << 26  # bytes that any .gz file may unpack to
 UNPACKED_TIMES = 100  # beyond that, the ratio that a file may unpack to
 MOST_UNPACKED = 1 << 34  # bytes that no .gz file may unpack to
+
+STEP = 1 << 20  # bytes that are passed over at once
 
 SNIFFED = 100  # lines used to detect the format
 SNIFFED_BYTES = 1 << 20
@@ -108,13 +111,28 @@ def stem(name: str) -> str:
 class _Unpacked(io.RawIOBase):
     """The contents of a .gz file, unless they are out of proportion to its size."""
 
-    def __init__(self, path: Path) -> None:
-        self._packed = open(path, "rb")  # noqa: SIM115
-        self._file = gzip.GzipFile(fileobj=self._packed)
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed = packed
+        self._file = gzip.GzipFile(fileobj=packed)
         self._n_bytes = 0
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._n_bytes
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte of the contents, by unpacking all before it."""
+        assert whence == io.SEEK_SET
+        if offset < self._n_bytes:
+            self._n_bytes = self._file.seek(0)
+        while self._n_bytes < offset and self.readinto(bytearray(min(offset - self._n_bytes, STEP))):
+            pass
+        return self._n_bytes
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
@@ -134,18 +152,21 @@ class _Unpacked(io.RawIOBase):
         super().close()
 
 
-def open_plain(path: Path) -> BinaryIO:
+def is_packed(path: str | Path) -> bool:
+    return str(path).lower().endswith(".gz")
+
+
+def open_plain(path: str | Path) -> BinaryIO:
     """The bytes of a file, unpacked if it is a .gz file."""
-    if path.suffix.lower() != ".gz":
-        return open(path, "rb")
-    return io.BufferedReader(_Unpacked(path), 1 << 17)
+    file: Any = paths.open_binary(str(path))
+    return io.BufferedReader(_Unpacked(file), 1 << 17) if is_packed(path) else file
 
 
 def expect_bounded(path: Path) -> None:
     """Raise if a .gz file unpacks to too many bytes, before its lines are used."""
-    if path.suffix.lower() == ".gz":
+    if is_packed(path):
         with open_plain(path) as file:
-            while file.read(1 << 20):
+            while file.read(STEP):
                 pass
 
 

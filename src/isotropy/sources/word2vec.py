@@ -18,7 +18,7 @@ from isotropy.errors import InputError, brief
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.csv import LinesFile, first_lines, mark, marked, parse, text_rows
-from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Matrix, Pieces, Place
+from isotropy.sources.files import PICKLED, TRUNCATED, Column, File, FormatError, Matrix
 from isotropy.sources.sinks import Sink
 
 WORD = "word"
@@ -36,8 +36,10 @@ class WordsFile(LinesFile):
     dtype: str = "float32"
     others: tuple[tuple[str, str], ...] = ((WORD, "string"),)
 
-    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
-        data = paths.read_bytes(self.path, *place).replace(b"\r\n", b"\n")
+    def decode(
+        self, data: bytes, first_row: int, n_rows: int, offset: int, carry: bool
+    ) -> tuple[Matrix, pa.Table | None]:
+        data = data.replace(b"\r\n", b"\n")
         data = BLANK.sub(b"", b"\n" + data)[1:]
         data = data.replace(b" \n", b"\n").rstrip(b" ")  # fastText ends lines with a space
         names = [WORD, *map(str, range(self.n_features))]
@@ -46,12 +48,11 @@ class WordsFile(LinesFile):
             table = parse(data, " ", names, types, names if carry else names[1:], quote=False)
         except pa.ArrowInvalid:
             words, rows = self._carefully(data, first_row)
-            yield rows, pa.table({WORD: words}) if carry else None
-            return
+            return rows, pa.table({WORD: words}) if carry else None
         rows = np.empty((table.num_rows, self.n_features), np.float32)
         for j, name in enumerate(names[1:]):
             rows[:, j] = table.column(name).to_numpy()
-        yield rows, table.select([WORD]) if carry else None
+        return rows, table.select([WORD]) if carry else None
 
     def _carefully(self, data: bytes, first_row: int) -> tuple[list[str], Matrix]:
         """Words and rows if a word contains spaces or bytes that are not UTF-8."""
@@ -81,8 +82,9 @@ class BinaryWordsFile(WordsFile):
 
     kind: str = "word2vec binary"
 
-    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
-        data = paths.read_bytes(self.path, *place)
+    def decode(
+        self, data: bytes, first_row: int, n_rows: int, offset: int, carry: bool
+    ) -> tuple[Matrix, pa.Table | None]:
         words: list[str] = []
         rows = np.empty((n_rows, self.n_features), np.float32)
         values, position = 4 * self.n_features, 0
@@ -94,7 +96,7 @@ class BinaryWordsFile(WordsFile):
                 words.append(data[position : begin - 1].lstrip(b"\n").decode(errors="replace"))
             rows[i] = np.frombuffer(data, "<f4", self.n_features, begin)
             position = begin + values
-        yield rows, pa.table({WORD: words}) if carry else None
+        return rows, pa.table({WORD: words}) if carry else None
 
 
 def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
@@ -125,6 +127,8 @@ def open_words(path: str, column: Column, chunk_rows: int | None) -> File:
 def open_binary_words(path: str, column: Column, chunk_rows: int | None) -> File:
     header = paths.read_bytes(path, 0, 64).split(b"\n", 1)[0]
     sizes = _sizes(header)
+    if header.startswith((b"PK\3\4", b"\x80")):  # as torch and pickle begin
+        raise FormatError(PICKLED)
     if sizes is None:
         raise FormatError("does not begin with the numbers of rows and of features, as word2vec's.")
     n_rows, n_features = sizes
