@@ -129,6 +129,36 @@ def fbin(path, X):
     Path(path).write_bytes(struct.pack("<II", *X.shape) + X.tobytes())
 
 
+def hdf5(path, X):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file["labels"] = np.arange(len(X))
+        file["deep/X"] = X
+
+
+def hdf5_chunked(path, X):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=(7, 2), compression="gzip", shuffle=True)
+
+
+def zarr_array(path, X):
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(path, data=X, chunks=(7, 2), overwrite=True)
+
+
+def zarr_group(path, X):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(path, mode="w")
+    group.create_array("deep/X", data=X, chunks=(2, 5), shards=(6, 5))
+    group.create_array("labels", data=np.arange(len(X)))
+
+
+def zarr_old(path, X):
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(path, data=X, chunks=(7, 5), zarr_format=2, overwrite=True)
+
+
 def packed(writer):
     """The writer of the same file as .gz."""
 
@@ -163,6 +193,11 @@ FORMATS = {  # name: (suffix, writer, dtypes that it keeps)
     "word2vec binary": (".bin", word2vec_binary, ("float32",)),
     "fvecs": (".fvecs", fvecs, ("float32",)),
     "fbin": (".fbin", fbin, ("float32",)),
+    "hdf5": (".h5", hdf5, (*FLOATS, "int8", ">f4")),
+    "hdf5 chunked": (".hdf5", hdf5_chunked, FLOATS),
+    "zarr": (".zarr", zarr_array, (*FLOATS, "int8")),
+    "zarr group": (".zarr", zarr_group, FLOATS),
+    "zarr format 2": (".zarr", zarr_old, FLOATS),
     "csv.gz": (".csv.gz", packed(csv_columns), ("float64",)),
     "tsv.gz": (".tsv.gz", packed(csv_lists), ("float64",)),
     "jsonl.gz": (".jsonl.gz", packed(jsonl), ("float64",)),

@@ -30,21 +30,29 @@ def refused(path, match, **options):
     assert message.endswith(".")
 
 
+def files_of(path):
+    """The file, or all files of a folder."""
+    return [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+
+
 def test_every_format_refuses_an_empty_file(make, X, name):
     path = make(name, X)
-    path.write_bytes(b"")
+    for file in files_of(path):
+        file.write_bytes(b"")
     refused(path, "is empty")
 
 
 def test_no_truncated_or_scrambled_file_escapes_unexplained(make, X, truncated, name):
     path = make(name, X)
-    whole = path.read_bytes()
-    cuts = [whole[:n] for n in (1, 3, 9, 40, len(whole) // 2, len(whole) - 2)]
     noise = [b"hello, this is text\n" * 9, bytes(range(256)) * 4, b"{}\n", b"[1]\n", b"\n\n"]
-    for data in cuts + noise:
-        path.write_bytes(data)
-        with contextlib.suppress(InputError):
-            read_all(path)
+    for file in files_of(path):
+        whole = file.read_bytes()
+        cuts = [whole[:n] for n in (1, 3, 9, 40, len(whole) // 2, len(whole) - 2)]
+        for data in cuts + noise:
+            file.write_bytes(data)
+            with contextlib.suppress(InputError):
+                read_all(path)
+        file.write_bytes(whole)
 
 
 def test_npy(make, X, truncated, tmp_path):

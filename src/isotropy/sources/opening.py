@@ -48,7 +48,12 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
     ".fbin": (".fbin", "flat", "open_fbin", False),
     ".u8bin": (".u8bin", "flat", "open_fbin", False),
     ".i8bin": (".i8bin", "flat", "open_fbin", False),
+    ".h5": ("HDF5", "chunked", "open_hdf5", True),
+    ".hdf5": ("HDF5", "chunked", "open_hdf5", True),
+    ".h5ad": ("HDF5", "chunked", "open_hdf5", True),
+    ".zarr": ("Zarr", "chunked", "open_zarr", True),
 }
+IN_FOLDERS = (".zarr",)  # formats that are folders themselves
 FORMATS |= {
     f"{suffix}.gz": FORMATS[suffix]
     for suffix in (".csv", ".tsv", ".jsonl", ".ndjson", ".txt", ".vec")
@@ -191,7 +196,9 @@ def _expand(path: str) -> list[str]:
         if not found:
             raise InputError(f"no file matches {path!r}. Check the pattern.")
         return found
-    return _folder(path) if paths.is_folder(path) else [path]
+    if paths.suffix(path) in IN_FOLDERS or not paths.is_folder(path):
+        return [path]
+    return _folder(path)
 
 
 def _folder(path: str) -> list[str]:

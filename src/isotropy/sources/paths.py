@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import stat
 import urllib.parse
 from typing import IO, Any
 
@@ -49,11 +50,23 @@ def stamp(path: str) -> tuple[int, ...]:
     """Size in bytes, time of the last change in ns, and what else changes if a file is replaced."""
     if not is_remote(path):
         found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            return _folder_stamp(path)
         return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
     info = _info(path)
     if not info.is_file:
         raise FileNotFoundError(path)
     return int(info.size), int(info.mtime_ns or 0)
+
+
+def _folder_stamp(path: str) -> tuple[int, int]:
+    """Size in bytes of all files in a folder, and time of the last change in ns."""
+    size = latest = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            found = os.stat(os.path.join(folder, name))
+            size, latest = size + found.st_size, max(latest, found.st_mtime_ns)
+    return size, latest
 
 
 def same(stamp: tuple[int, ...], other: tuple[int, ...]) -> bool:
