@@ -8,6 +8,7 @@ import io
 import json
 import re
 import struct
+import tempfile
 import warnings
 from fractions import Fraction
 
@@ -506,3 +507,29 @@ HDF5 = st.one_of(
 @given(HDF5, CHANGES, HDF5, CHUNKS)
 def test_hdf5(place, data, changes, other, chunk_rows):
     check(place / "x.h5", changed(data, changes, other), hdf5_matrix, chunk_rows)
+
+
+# GGUF
+
+
+def gguf_bytes(X):
+    return made.gguf({"a": (X.shape[::-1], 0, 0)}, X.tobytes())
+
+
+def gguf_matrix(data, name):
+    """By the package gguf, which takes any count at its word: only for what was read before."""
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(data)
+        file.flush()
+        tensors = pytest.importorskip("gguf").GGUFReader(file.name).tensors
+        return next(np.array(tensor.data) for tensor in tensors if tensor.name == name)
+
+
+GGUF = st.builds(gguf_bytes, matrices())
+
+
+@fuzzed(300)
+@given(st.one_of(GGUF, st.binary(max_size=60)), CHANGES, GGUF, CHUNKS)
+def test_gguf(place, data, changes, other, chunk_rows):
+    pytest.importorskip("gguf")
+    check(place / "x.gguf", changed(data, changes, other), gguf_matrix, chunk_rows)

@@ -73,6 +73,21 @@ def fbin(rows=X, counts=None):
     return struct.pack("<II", *(counts or rows.shape)) + rows.tobytes()
 
 
+def gguf(tensors=None, data=None, fields=(), counts=None, version=3):
+    """The bytes of a GGUF file: tensors are (sizes with the fastest first, type, offset)."""
+    if tensors is None:
+        tensors = {"token_embd.weight": ((4, 12), 0, 0)}
+    parts = [b"GGUF", struct.pack("<IQQ", version, *(counts or (len(tensors), len(fields))))]
+    for key, kind, value in fields:
+        parts += [struct.pack("<Q", len(key)), key, struct.pack("<I", kind), value]
+    for name, (sizes, kind, offset) in tensors.items():
+        text = name.encode()
+        parts += [struct.pack("<Q", len(text)), text, struct.pack("<I", len(sizes))]
+        parts += [struct.pack(f"<{len(sizes)}Q", *sizes), struct.pack("<IQ", kind, offset)]
+    header = b"".join(parts)
+    return header + bytes(-len(header) % 32) + (X.tobytes() if data is None else data)
+
+
 def parquet(path, columns, **options):
     pq.write_table(pa.table(columns), path, **options)
 

@@ -159,6 +159,28 @@ def zarr_old(path, X):
     zarr.create_array(path, data=X, chunks=(7, 5), zarr_format=2, overwrite=True)
 
 
+def gguf(path, X):
+    pytest.importorskip("gguf")
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "test")
+    writer.add_token_list(words(len(X)))
+    writer.add_tensor("norm.weight", np.ones(5, np.float32))
+    writer.add_tensor("token_embd.weight", X)
+    writer.add_tensor("output.weight", X + 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def faiss_flat(path, X):
+    faiss = pytest.importorskip("faiss")
+    index = faiss.IndexIDMap2(faiss.IndexFlatIP(X.shape[1]))
+    index.add_with_ids(X, np.arange(len(X)) * 7)
+    faiss.write_index(index, str(path))
+
+
 def packed(writer):
     """The writer of the same file as .gz."""
 
@@ -198,6 +220,8 @@ FORMATS = {  # name: (suffix, writer, dtypes that it keeps)
     "zarr": (".zarr", zarr_array, (*FLOATS, "int8")),
     "zarr group": (".zarr", zarr_group, FLOATS),
     "zarr format 2": (".zarr", zarr_old, FLOATS),
+    "gguf": (".gguf", gguf, ("float16", "float32")),
+    "faiss": (".faiss", faiss_flat, ("float32",)),
     "csv.gz": (".csv.gz", packed(csv_columns), ("float64",)),
     "tsv.gz": (".tsv.gz", packed(csv_lists), ("float64",)),
     "jsonl.gz": (".jsonl.gz", packed(jsonl), ("float64",)),

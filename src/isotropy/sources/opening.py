@@ -52,6 +52,8 @@ FORMATS = {  # suffix: (what it is, module, function, whether its parts have nam
     ".hdf5": ("HDF5", "chunked", "open_hdf5", True),
     ".h5ad": ("HDF5", "chunked", "open_hdf5", True),
     ".zarr": ("Zarr", "chunked", "open_zarr", True),
+    ".gguf": ("GGUF", "gguf", "open_gguf", True),
+    ".faiss": ("faiss", "faiss", "open_faiss", False),
 }
 IN_FOLDERS = (".zarr",)  # formats that are folders themselves
 FORMATS |= {
