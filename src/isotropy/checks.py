@@ -32,6 +32,18 @@ def is_tensor(X: object) -> bool:
     return torch is not None and isinstance(X, torch.Tensor)
 
 
+def is_a(X: object, package: str, name: str) -> bool:
+    """Whether X is of a class of a package; never imports it."""
+    kind = getattr(sys.modules.get(package), name, None)
+    return kind is not None and isinstance(X, kind)
+
+
+def is_frame(X: object) -> bool:
+    """Whether X is a frame: it has columns and speaks Arrow, or is a data set of datasets."""
+    has_columns = hasattr(X, "columns") or hasattr(X, "schema")
+    return (has_columns and hasattr(X, "__arrow_c_stream__")) or is_a(X, "datasets", "Dataset")
+
+
 def matrix(X: object) -> Array:
     """X as a real two-dimensional numpy array or torch tensor with at least one row and column."""
     found = real_numbers(X, "X")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -34,7 +35,16 @@ from isotropy.repairs import files
 from isotropy.repairs.origin import Origin
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.steps import Normalize, Step, affine_steps, named
-from isotropy.sources import ArraySource, PartsSink, Sink, Source, as_source, guard, open_sink
+from isotropy.sources import (
+    ArraySource,
+    PartsSink,
+    Sink,
+    Source,
+    as_frame,
+    as_source,
+    guard,
+    open_sink,
+)
 from isotropy.stats import Moments, Statistic
 from isotropy.stored import Field
 from isotropy.writing import is_stream
@@ -106,7 +116,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
         Parameters
         ----------
-        X : array, tensor, path or source of shape (n_samples, n_features)
+        X : array, tensor, frame, path or source of shape (n_samples, n_features)
         y : ignored
         sample_weight : array of shape (n_samples,), optional
         engine : {"local", "torch", "dask"} or Engine, optional
@@ -139,7 +149,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
         Parameters
         ----------
-        X : array or tensor of shape (n_samples, n_features); with `out` also a path or source
+        X : array, tensor or frame of shape (n_samples, n_features); with `out` also a path or source
+            A frame (pandas, polars, pyarrow, datasets) with a column of vectors comes back as a
+            frame of the same kind, in which the repaired vectors take their place.
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) to stream the repaired rows to, in order
             and with any other columns; without a suffix, a folder of Parquet parts. It gets its
@@ -151,17 +163,35 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
         Returns
         -------
-        array or tensor of shape (n_samples, n_features_out)
+        array, tensor or frame of shape (n_samples, n_features_out)
             With `out`, a source of the file written, or None if that is a pipe.
         """
         if out is not None:
             self.write(X, out, engine=engine, overwrite=overwrite)
             return None if is_stream(out) else as_source(out)
         check_is_fitted(self)
+        if (frame := as_frame(X)) is not None:
+            return self._framed(frame)
         rows = self._rows(X, self.n_features_in_)
         if not checks.is_tensor(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         return as_given(self._repaired(rows, 0), X)
+
+    def _framed(self, source: Any) -> Any:
+        """The frame of a FrameSource with the repaired vectors in place of its own."""
+        checks.width(source.n_features, self.n_features_in_)
+        style = getattr(self, "_sklearn_output_config", {}).get("transform")
+        if (style or get_config()["transform_output"]) != "default":
+            raise InputError(
+                "X must be numbers only with set_output, got a frame with a column of vectors, "
+                'which comes back as the kind of frame it is. Use set_output(transform="default").'
+            )
+        like = np.empty(0, source.dtype)
+
+        def repaired(rows: Array, first_row: int) -> Array:
+            return as_given(self._repaired(rows, first_row), like)
+
+        return source.mapped(repaired, list(self.get_feature_names_out()))
 
     def write(
         self, X: Any, out: Any, *, engine: str | Engine | None = None, overwrite: bool = False

@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
@@ -24,6 +24,9 @@ from isotropy.sources.files import (
     read_errors,
 )
 from isotropy.stored import parse_json
+
+if TYPE_CHECKING:
+    from isotropy.sources.frames import FrameSource
 
 STATE_BYTES = 1 << 24  # of the list of files of a saved data set
 FORMATS = {  # suffix: (what it is, module, function, whether its parts have names)
@@ -89,10 +92,12 @@ def open_source(
 
     Parameters
     ----------
-    X : array, tensor, path, list of paths, or source
-        A path may be a file (.npy, .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv,
-        .jsonl, word2vec's .txt, .vec and .bin, .fvecs), a folder or a glob of files of one kind,
-        a folder written by Hugging Face's `save_to_disk`, a URL such as s3://bucket/x.npy, or the
+    X : array, tensor, frame, path, list of paths, or source
+        A frame is one of pandas, polars, pyarrow or datasets, or of another library that speaks
+        Arrow, with a column of vectors or of floats beside text. A path may be a file (.npy, .npz,
+        .safetensors, .parquet, .arrow, .feather, .csv, .tsv, .jsonl, word2vec's .txt, .vec and
+        .bin, .fvecs, .fbin, .h5, .h5ad, .gguf, .faiss; those of text also packed, as .csv.gz), a
+        Zarr folder, a folder or a glob of files of one kind, a folder written by Hugging Face's `save_to_disk`, a URL such as s3://bucket/x.npy, or the
         folder of a static model, whose token vectors are read. Files are read in sorted order.
     column : str or list of str, optional
         The array, tensor or column with the vectors; a pattern or a list of names of number
@@ -130,7 +135,8 @@ def open_source(
     options: Any = {"sample_weight": sample_weight, "skip_bad_rows": skip_bad_rows}
     names = X if isinstance(X, (list, tuple)) and X else [X]
     if not all(isinstance(name, (str, os.PathLike)) for name in names):
-        return ArraySource(X, chunk_rows=chunk_rows, **options)
+        frame = as_frame(X, column=column, chunk_rows=chunk_rows, **options)
+        return frame or ArraySource(X, chunk_rows=chunk_rows, **options)
     names = [checks.path(name, "X") for name in names]
     if len(names) == 1 and column is None:
         table = _first(format.vectors(names[0]) for format in _folder_formats(names[0]))
@@ -147,6 +153,17 @@ def open_source(
 def as_source(X: Any, sample_weight: object = None) -> Source:
     """X itself if it is a source, otherwise the source of its rows."""
     return open_source(X, sample_weight=sample_weight)
+
+
+def as_frame(X: Any, **options: Any) -> FrameSource | None:
+    """The source of a frame with a column of vectors; None if X is something else."""
+    if not (checks.is_frame(X) or isinstance(X, Source)):
+        return None
+    from isotropy.sources import frames  # with pyarrow
+
+    if isinstance(X, Source):
+        return X if isinstance(X, frames.FrameSource) else None
+    return frames.open_frame(X, **options)
 
 
 def _folder_formats(path: str) -> list[FolderFormat]:
