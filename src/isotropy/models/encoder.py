@@ -460,7 +460,13 @@ def cut_off(n_cut: int, n_texts: int, max_length: int) -> str:
     return f"{n_cut:,} of {n_texts:,} texts were longer than {max_length} tokens and truncated"
 
 
-NOT_ALONE = {".txt", ".txt.gz", ".bin", ".gguf", ".safetensors"}  # suffixes that folders of models have too
+NOT_ALONE = {
+    ".txt",
+    ".txt.gz",
+    ".bin",
+    ".gguf",
+    ".safetensors",
+}  # suffixes that folders of models have too
 
 
 @public

@@ -38,6 +38,7 @@ from isotropy.repairs.steps import Normalize, Step, affine_steps, named
 from isotropy.sources import (
     ArraySource,
     PartsSink,
+    RowMap,
     Sink,
     Source,
     as_frame,
@@ -149,9 +150,10 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
         Parameters
         ----------
-        X : array, tensor or frame of shape (n_samples, n_features); with `out` also a path or source
-            A frame (pandas, polars, pyarrow, datasets) with a column of vectors comes back as a
-            frame of the same kind, in which the repaired vectors take their place.
+        X : array, tensor or frame of shape (n_samples, n_features)
+            With `out` also a path or source. A frame (pandas, polars, pyarrow, datasets) with a
+            column of vectors comes back as a frame of the same kind, in which the repaired vectors
+            take their place.
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) to stream the repaired rows to, in order
             and with any other columns; without a suffix, a folder of Parquet parts. It gets its
@@ -170,28 +172,32 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             self.write(X, out, engine=engine, overwrite=overwrite)
             return None if is_stream(out) else as_source(out)
         check_is_fitted(self)
+        if checks.is_a(X, "pyarrow", "RecordBatchReader"):
+            from isotropy.sources.streams import mapped_reader
+
+            return mapped_reader(X, self.row_map())
         if (frame := as_frame(X)) is not None:
-            return self._framed(frame)
+            self._expect_own_output()
+            return frame.mapped(self.row_map())
         rows = self._rows(X, self.n_features_in_)
         if not checks.is_tensor(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         return as_given(self._repaired(rows, 0), X)
 
-    def _framed(self, source: Any) -> Any:
-        """The frame of a FrameSource with the repaired vectors in place of its own."""
-        checks.width(source.n_features, self.n_features_in_)
+    def _expect_own_output(self) -> None:
+        """Raise if scikit-learn would make another kind of frame of what `transform` returns."""
         style = getattr(self, "_sklearn_output_config", {}).get("transform")
         if (style or get_config()["transform_output"]) != "default":
             raise InputError(
                 "X must be numbers only with set_output, got a frame with a column of vectors, "
                 'which comes back as the kind of frame it is. Use set_output(transform="default").'
             )
-        like = np.empty(0, source.dtype)
 
-        def repaired(rows: Array, first_row: int) -> Array:
-            return as_given(self._repaired(rows, first_row), like)
-
-        return source.mapped(repaired, list(self.get_feature_names_out()))
+    def row_map(self, **options: Any) -> RowMap:
+        """What `isotropy.sources.streams` needs to repair a stream."""
+        names = list(self.get_feature_names_out())
+        n_features = int(self.n_features_in_)
+        return RowMap(self._repaired, n_features, self._n_features_out, names, **options)
 
     def write(
         self, X: Any, out: Any, *, engine: str | Engine | None = None, overwrite: bool = False

@@ -8,11 +8,19 @@ from isotropy.sources.base import (
     Excerpt,
     MappedSource,
     PickedRows,
+    RowMap,
     Source,
     SourceView,
 )
 from isotropy.sources.files import FileSource, FormatError, listed, read_errors
-from isotropy.sources.opening import FOLDERS, FORMATS, FolderFormat, as_frame, as_source, open_source
+from isotropy.sources.opening import (
+    FOLDERS,
+    FORMATS,
+    FolderFormat,
+    as_frame,
+    as_source,
+    open_source,
+)
 from isotropy.sources.sinks import PartsSink, Sink, guard, open_sink, output_path
 from isotropy.sources.tables import Form, Record
 

@@ -6,7 +6,7 @@ import copy
 import os
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -243,6 +243,22 @@ def mapped_files(X: Any) -> tuple[str, ...]:
             found.append(os.fspath(name))
         X = getattr(X, "base", None)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """What is done to the rows of a stream: `function(rows, first_row)`, to another width.
+
+    Vectors in columns of their own are in those of `names` if their number changes. `seen(rows,
+    n_skipped)` is told about all rows, and how many bad ones were left out.
+    """
+
+    function: Callable[[Array, int], Array]
+    n_features: int
+    n_features_out: int
+    names: Sequence[str] = ()
+    skip_bad_rows: bool = False
+    seen: Callable[[Array, int], object] = lambda rows, n_skipped: None
 
 
 class MappedSource(SourceView):

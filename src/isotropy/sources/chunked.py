@@ -145,7 +145,12 @@ def _expect_written(name: str, whole: bool) -> None:
 
 
 def _array(
-    kind: type[ChunkedFile], path: str, name: str, data: Any, stored: Any, chunk_rows: int | None
+    kind: type[Hdf5File | ZarrFile],
+    path: str,
+    name: str,
+    data: Any,
+    stored: Any,
+    chunk_rows: int | None,
 ) -> File:
     n_bytes = stored[0] * min(stored[1], data.shape[1]) * data.dtype.itemsize
     if n_bytes > MOST_CHUNK:
@@ -197,7 +202,8 @@ def _damage() -> Iterator[None]:
     except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise FormatError(
-            f"is damaged or not as it should be ({one_line(lines[0], 160)}). Write or copy it again."
+            f"is damaged or not as it should be ({one_line(lines[0], 160)}). Write or copy it "
+            "again."
         ) from error
 
 

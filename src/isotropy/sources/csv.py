@@ -45,10 +45,10 @@ class LinesFile(File):
 
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         with tables.open_plain(self.path) as file:
-            for n_rows, offset, n_bytes in [(n_rows, *place)] if place else self.marks:
+            for n_here, offset, n_bytes in [(n_rows, *place)] if place else self.marks:
                 file.seek(offset)
-                yield self.decode(file.read(n_bytes), first_row, n_rows, offset, carry)
-                first_row += n_rows
+                yield self.decode(file.read(n_bytes), first_row, n_here, offset, carry)
+                first_row += n_here
 
     @abstractmethod
     def decode(

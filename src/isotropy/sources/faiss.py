@@ -57,7 +57,7 @@ def vectors(
     """
     import faiss
 
-    found = faiss.downcast_index(index)  # a view: `index` is what keeps it alive
+    found: Any = faiss.downcast_index(index)  # a view: `index` is what keeps it alive
     kind = type(found)
     if kind in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
         _expect_rows(found.codes.size(), 4 * found.ntotal * found.d)

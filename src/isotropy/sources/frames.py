@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -15,11 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.checks import Array
 from isotropy.errors import InputError, one_line
 from isotropy.sources.base import (
     Batch,
     Chunk,
+    RowMap,
     Source,
     default_rows,
     even_chunks,
@@ -62,13 +62,9 @@ class FrameSource(Source):
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
         batch = one_batch(self.table.slice(chunk.first_row, chunk.n_rows))
-        yield read_batch(
-            batch,
-            self.layout,
-            chunk.first_row,
-            self.skip_bad_rows,
-            None if self.weights is None else self.weights[part],
-        )
+        weights = None if self.weights is None else self.weights[part]
+        with frame_errors():
+            yield read_batch(batch, self.layout, chunk.first_row, self.skip_bad_rows, weights)
 
     def bare(self) -> Self:
         other = copy.copy(self)
@@ -93,22 +89,23 @@ class FrameSource(Source):
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
         }
 
-    def mapped(self, function: Callable[[Array, int], Array], names: Sequence[str]) -> Any:
-        """A frame of the same kind with function(rows, first_row) in place of the vectors.
-
-        Vectors in columns of their own are in those of `names` if their number changes.
-        """
-        batches = [batch for chunk in self.chunks() for batch in self.bare().read(chunk)]
-        parts = [function(batch.rows, batch.first_row) for batch in batches if len(batch.rows)]
+    def mapped(self, rows: RowMap) -> Any:
+        """A frame of the same kind with mapped vectors, without the bad rows that are left out."""
+        checks.width(self.n_features, rows.n_features)
+        bare, parts, kept = self.bare(), list[NDArray[Any]](), list[NDArray[np.int64]]()
+        for chunk in bare.chunks():
+            for batch in bare.read(chunk):
+                first, n_rows = batch.first_row, len(batch.rows)
+                kept.append(
+                    np.arange(first, first + n_rows) if batch.numbers is None else batch.numbers
+                )
+                if n_rows:
+                    parts.append(returned(rows.function(batch.rows, first), self.layout, first))
         if not parts:
             raise InputError("X must have good rows, got none.")
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        kept = None
-        if any(batch.n_skipped for batch in batches):
-            every = [np.arange(b.first_row, b.first_row + len(b.rows)) for b in batches]
-            own = [b.numbers if b.n_skipped else all for b, all in zip(batches, every, strict=True)]
-            kept = np.concatenate(own)
-        return _like(self.frame, self.table, kept, self.layout, rows, names)
+        new = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        left = None if len(new) == self.n_samples else np.concatenate(kept)
+        return _like(self.frame, self.table, left, self.layout, new, rows.names)
 
 
 def open_frame(
@@ -120,9 +117,9 @@ def open_frame(
     skip_bad_rows: bool = False,
 ) -> FrameSource | None:
     """The source of a frame of vectors; None if all its columns are numbers: it is an array."""
-    if column is None and checks.is_a(X, "pandas", "DataFrame"):
-        if all(getattr(kind, "kind", "O") in "biuf" for kind in X.dtypes):
-            return None  # without a conversion
+    pandas = column is None and checks.is_a(X, "pandas", "DataFrame")
+    if pandas and all(getattr(kind, "kind", "O") in "biuf" for kind in X.dtypes):
+        return None  # without a conversion
     table, index = _table(X)
     numbers = all(_is_number(field.type) for field in table.schema)
     if column is None and numbers and hasattr(X, "__array__"):
@@ -167,13 +164,28 @@ def read_batch(
     weights: NDArray[Any] | None = None,
 ) -> Batch:
     """The vectors of some rows beside their other columns, all finite."""
-    with frame_errors():
-        rows = linalg.native(matrix(batch, layout, first_row))
+    rows = linalg.native(matrix(batch, layout, first_row))
     found = Batch(first_row, rows, weights, carried(batch, layout))
     if skip_bad_rows:
         return finite_only(found)
     checks.finite(rows, first_row, "", () if layout.is_list else layout.names)
     return found
+
+
+def returned_dtype(layout: Layout) -> str:
+    """The dtype of mapped vectors: that of the vectors if it is floating."""
+    if np.dtype(layout.dtype).kind == "f":
+        return layout.dtype
+    return str(linalg.native(np.empty(0, layout.dtype)).dtype)
+
+
+def returned(rows: NDArray[Any], layout: Layout, first_row: int) -> NDArray[Any]:
+    """Mapped rows in the dtype of the vectors, which they must fit."""
+    dtype = returned_dtype(layout)
+    with np.errstate(over="ignore"):
+        cast = rows.astype(dtype, copy=False)
+    checks.fits(cast, rows, dtype, first_row)
+    return cast
 
 
 def with_vectors(
@@ -290,4 +302,6 @@ def _dataset(frame: Any, table: pa.Table, new: pa.Table) -> Any:
 
 
 def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    return bool(
+        pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    )

@@ -19,8 +19,8 @@ from isotropy.sources.files import TRUNCATED, Column, File, FormatError, Pieces,
 from isotropy.sources.flat import choose
 
 TOKENS = "token_embd.weight"
-PLAIN = {0: "<f4", 1: "<f2", 28: "<f8", 30: "<u2"}  # type: numpy's code; 30 is bfloat16
-SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type: bytes
+PLAIN = {0: "<f4", 1: "<f2", 28: "<f8", 30: "<u2"}  # numpy's code of a type; 30 is bfloat16
+SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a type
 UINT32, STRING, ARRAY = 4, 8, 9
 LONGEST = 1 << 16  # bytes of a name
 MOST_DIMENSIONS = 4
@@ -65,7 +65,9 @@ def open_gguf(path: str, column: Column, chunk_rows: int | None) -> File:
         tensors, start = Header(file, size).read()
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     there = listed(list(shapes.items()), 5, lambda item: f"{brief(item[0])} {brief(item[1])}")
-    name = choose(shapes, TOKENS if column is None and TOKENS in shapes else column, "tensor", there)
+    name = choose(
+        shapes, TOKENS if column is None and TOKENS in shapes else column, "tensor", there
+    )
     tensor = tensors[name]
     if len(tensor.shape) != 2:
         raise FormatError(f"holds {brief(name)} without two dimensions: {there}. Choose another.")

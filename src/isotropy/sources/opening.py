@@ -94,11 +94,12 @@ def open_source(
     ----------
     X : array, tensor, frame, path, list of paths, or source
         A frame is one of pandas, polars, pyarrow or datasets, or of another library that speaks
-        Arrow, with a column of vectors or of floats beside text. A path may be a file (.npy, .npz,
+        Arrow, with a column of vectors, or of floats beside text. A path may be a file (.npy, .npz,
         .safetensors, .parquet, .arrow, .feather, .csv, .tsv, .jsonl, word2vec's .txt, .vec and
         .bin, .fvecs, .fbin, .h5, .h5ad, .gguf, .faiss; those of text also packed, as .csv.gz), a
-        Zarr folder, a folder or a glob of files of one kind, a folder written by Hugging Face's `save_to_disk`, a URL such as s3://bucket/x.npy, or the
-        folder of a static model, whose token vectors are read. Files are read in sorted order.
+        Zarr folder, a folder or a glob of files of one kind, a folder written by Hugging Face's
+        `save_to_disk`, a URL such as s3://bucket/x.npy, or the folder of a static model, whose
+        token vectors are read. Files are read in sorted order.
     column : str or list of str, optional
         The array, tensor or column with the vectors; a pattern or a list of names of number
         columns; or the dotted path of a nested field. By default, the only candidate.

@@ -130,7 +130,7 @@ class _Unpacked(io.RawIOBase):
         assert whence == io.SEEK_SET
         if offset < self._n_bytes:
             self._n_bytes = self._file.seek(0)
-        while self._n_bytes < offset and self.readinto(bytearray(min(offset - self._n_bytes, STEP))):
+        while (left := offset - self._n_bytes) > 0 and self.readinto(bytearray(min(left, STEP))):
             pass
         return self._n_bytes
 
