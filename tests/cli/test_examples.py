@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 
@@ -70,6 +71,8 @@ def prepared(tmp_path, monkeypatch):
     for name in ("vectors.npy", "new.npy"):
         np.save(name, X)
     write_vectors("vectors.parquet", texts, X[:200])
+    lines = [{"text": text, "vector": row} for text, row in zip(texts, X.tolist(), strict=False)]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "corpus").mkdir()
     for i in range(2):
         write_vectors(f"corpus/part-{i}.parquet", texts, X[200 * i : 200 * (i + 1)])
@@ -116,10 +119,17 @@ def test_examples_work(line, prepared):
     _, *arguments = shlex.split(line)
     for option in {"--out", "--save"} & set(arguments):
         (prepared / arguments[arguments.index(option) + 1]).unlink(missing_ok=True)
-    result = CliRunner().invoke(app, arguments)
+    given = None
+    if "<" in arguments:  # the shell's
+        at = arguments.index("<")
+        given, arguments = (prepared / arguments[at + 1]).read_bytes(), arguments[:at]
+    result = CliRunner().invoke(app, arguments, input=given)
     if result.exit_code and "not installed" in result.stderr:
         pytest.skip(result.stderr)
     assert result.exit_code == 0, (result.stderr, result.exception)
     for option in {"--out", "--save"} & set(arguments):
         saved = prepared / arguments[arguments.index(option) + 1]
+        if saved.name == "-":
+            assert result.stdout
+            continue
         assert saved.exists() or "nothing was saved" in result.stderr

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import shlex
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 from typer import Option
 
@@ -28,6 +30,7 @@ from isotropy.tables import json_line
 from isotropy.writing import is_stream
 
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
+SAMPLED = 10_000  # rows from the beginning of a stream, in which a shift is looked for
 LONGEST = 2000  # characters of a line
 OUT_HELP = f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs."
 RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
@@ -150,6 +153,7 @@ def made(name: str, params: dict[str, Any]) -> Repair:
 @common.command(
     "isotropy apply repair.safetensors new.npy --out fixed.npy",
     "isotropy apply repair.safetensors corpus/ --column vector --out fixed",
+    "isotropy apply repair.safetensors - --out - --format jsonl < new.jsonl > fixed.jsonl",
 )
 def apply(
     repair: common.RepairArgument,
@@ -158,6 +162,10 @@ def apply(
     out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
     overwrite: common.OverwriteOption = False,
     origin: common.OriginOption = None,
+    format: Annotated[
+        Literal["arrow", "jsonl"] | None,
+        Option(help="Format of both streams if SOURCE and --out are -.", show_default=False),
+    ] = None,
     options: common.SourceOptions,
 ) -> None:
     """Apply a saved repair to the vectors in SOURCE.
@@ -165,7 +173,20 @@ def apply(
     Rows keep their order, and the output file appears only when it is complete. You are warned if
     SOURCE comes from another model than the vectors the repair was fitted on, if a sample of it is
     far from them, or if the repair is for the vectors of tokens and can't be applied after pooling.
+
+    With - for both SOURCE and --out, rows are streamed from standard input to standard output, with
+    their other columns or fields: an Arrow IPC stream, or JSON lines. A stream that fails in the
+    middle ends there, with exit code 2.
     """
+    ends = (source, str(out))
+    if "-" in ends or format is not None:
+        if ends != ("-", "-") or format is None:
+            raise InputError(
+                "SOURCE -, --out - and --format must be given together, for standard input and "
+                "output. Give all three, or name files."
+            )
+        apply_to_stream(load(repair), format, options, origin)
+        return
     inputs = {"REPAIR": repair, "SOURCE": source}
     guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
@@ -175,6 +196,38 @@ def apply(
         n_skipped = write(fitted, rows, out, overwrite)
     common.say_left_out(n_skipped)
     warn_if_unlike(fitted, rows)
+
+
+def apply_to_stream(
+    fitted: Repair, format: str, options: common.SourceOptions, origin: list[str] | None
+) -> None:
+    """Repair standard input, batch by batch, and write it to standard output."""
+    from isotropy.sources import streams
+
+    if options.engine != "local":
+        raise InputError(f"--engine must be local for standard input, got {options.engine}.")
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError("SOURCE - reads standard input, got a terminal. Pipe vectors to it.")
+    sample: list[Any] = []
+    n_seen = n_skipped = 0
+
+    def seen(rows: Any, n_bad: int) -> None:
+        nonlocal n_seen, n_skipped
+        if n_seen < SAMPLED:
+            sample.append(rows[: SAMPLED - n_seen])
+        n_seen, n_skipped = n_seen + len(rows), n_skipped + n_bad
+
+    rows = fitted.row_map(skip_bad_rows=options.skip_bad_rows, seen=seen)
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    if format == "arrow":
+        streams.map_arrow(source, target, rows, options.column)
+    else:
+        streams.map_jsonl(source, target, rows, options.column, options.chunk_rows)
+    common.say_left_out(n_skipped)
+    if n_seen:
+        first = as_source(np.concatenate(sample))
+        common.warn_of_origin("apply", common.origin_of(first, origin), fitted)
+        warn_if_unlike(fitted, first, n_seen)
 
 
 def loaded(repair: Path, source: str) -> Repair:
@@ -192,8 +245,11 @@ def loaded(repair: Path, source: str) -> Repair:
         ) from None
 
 
-def warn_if_unlike(fitted: Repair, source: Source) -> None:
-    """Warn if the repair is for tokens, or if a sample of the source is far from its own rows."""
+def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) -> None:
+    """Warn if the repair is for tokens, or if a sample of the source is far from its own rows.
+
+    The source has `n_rows` rows, by default its own number.
+    """
     name = type(fitted).__name__
     if fitted.level_ == "token" and not fitted.is_affine:
         warn(
@@ -208,7 +264,7 @@ def warn_if_unlike(fitted: Repair, source: Source) -> None:
         if found.large:
             warn(
                 f"apply: {found}. That is from a sample of {found.n_samples:,} of "
-                f"{source.n_samples:,} rows. Fit {name} on rows like these."
+                f"{n_rows or source.n_samples:,} rows. Fit {name} on rows like these."
             )
 
 

@@ -229,6 +229,8 @@ def _table(X: Any) -> tuple[pa.Table, list[str]]:
     """The frame in Arrow, and the names of the columns that are its index."""
     if checks.is_a(X, "datasets", "Dataset"):
         return X.with_format("arrow")[:], []
+    if checks.is_a(X, "polars", "DataFrame"):  # its newest types can't be written to Parquet
+        return X.to_arrow(compat_level=sys.modules["polars"].CompatLevel.oldest()), []
     if not checks.is_a(X, "pandas", "DataFrame"):
         return pa.table(X), []
     try:

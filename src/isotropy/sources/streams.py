@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
@@ -77,11 +78,11 @@ def mapped_reader(reader: Any, rows: RowMap) -> Any:
 
 def map_arrow(source: BinaryIO, target: BinaryIO, rows: RowMap, column: Column = None) -> None:
     """Read an Arrow IPC stream and write one with mapped vectors, batch by batch."""
-    with read_errors(INPUT, "Arrow stream"):
+    with read_errors(INPUT, "Arrow"):
         reader = pa.ipc.open_stream(source)
         schema, batches = mapped_batches(reader.schema, reader, rows, column)
     writer = pa.ipc.new_stream(target, schema)
-    for batch in _explained(batches, "Arrow stream"):
+    for batch in _explained(batches, "Arrow"):
         writer.write_batch(batch)
         target.flush()
     writer.close()  # which marks the end, and is left out after an error
@@ -130,12 +131,15 @@ def _mapped_lines(
 
 def _json_layout(held: Sequence[Record], column: Column) -> Layout:
     """Which field has the vectors, judged by the first lines as in a file of JSON lines."""
-    lines = [json.dumps(record.held).encode() for record in held]
     try:
-        schema = jsonl.parse(b"\n".join(lines)).schema
-    except (FormatError, pa.ArrowInvalid):  # fields of several types, which are only carried
-        schema = jsonl.parse(lines[0]).schema
-    layout = choose(schema, column)
+        lines = [json.dumps(record.held).encode() for record in held]
+        fields = list(jsonl.parse(b"\n".join(lines)).schema)
+    except (FormatError, pa.ArrowInvalid):  # a field of several types, which is only carried
+        fields = []
+        for name, value in held[0].held.items():
+            with suppress(FormatError, pa.ArrowInvalid):
+                fields += jsonl.parse(json.dumps({name: value}).encode()).schema
+    layout = choose(pa.schema(fields), column)
     if not layout.is_list and column is None:
         raise FormatError("has no field with a list of numbers. Choose number fields with column.")
     return layout
