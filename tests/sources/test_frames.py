@@ -1,5 +1,6 @@
 """Frames with a column of vectors: the same numbers as from an array, and the same kind back."""
 
+import json
 import pickle
 
 import numpy as np
@@ -258,6 +259,19 @@ def test_a_reader_is_repaired_batch_by_batch():
     assert isotropy.measure(arrow_table().to_reader()).n_samples == N
 
 
+def test_the_origin_of_vectors_is_read_but_not_that_of_repaired_ones():
+    origin = {"model": "m", "dimension": D}
+    table = arrow_table().replace_schema_metadata({"isotropy.origin": json.dumps(origin), "a": "b"})
+    assert isotropy.open(table).origin() == origin
+    repair = isotropy.Center().fit(table)
+    assert repair.origin_.model == "m"
+    for found in (repair.transform(table), repair.transform(table.to_reader())):
+        assert found.schema.metadata == {b"a": b"b"}
+    table = table.replace_schema_metadata({"isotropy.origin": "{"})
+    with pytest.raises(InputError, match=r"X has a damaged isotropy\.origin"):
+        isotropy.Center().fit(table)
+
+
 def test_vectors_are_not_copied():
     table = arrow_table()
     source = isotropy.open(table)
@@ -274,9 +288,10 @@ def test_chunks_weights_identity_and_pickles():
     assert [batch.weights[0] for batch in batches] == list(range(0, N, 9))
     assert batches[1].carried["text"].to_pylist() == TEXTS[9:18]
     assert all(b.carried is None for c in source.chunks() for b in source.bare().read(c))
-    assert source.identity() == isotropy.open(
-        arrow_lists(), chunk_rows=9, sample_weight=np.arange(float(N))
-    ).identity()
+    assert (
+        source.identity()
+        == isotropy.open(arrow_lists(), chunk_rows=9, sample_weight=np.arange(float(N))).identity()
+    )
     assert source.identity() != isotropy.open(arrow_lists(X + 1), chunk_rows=9).identity()
     again = pickle.loads(pickle.dumps(source))
     assert again.identity() == source.identity()
@@ -291,7 +306,7 @@ def test_what_cannot_be_used_is_explained():
         isotropy.measure(pa.table({"v": [[1.0], [1.0, 2.0]]}))
     with pytest.raises(InputError, match="X has no column of numbers or lists, only 'a'"):
         isotropy.measure(pa.table({"a": ["x"]}))
-    with pytest.raises(InputError, match="X has its vectors inside another column, in 'a.b'"):
+    with pytest.raises(InputError, match=r"X has its vectors inside another column, in .a\.b."):
         isotropy.measure(pa.table({"a": [{"b": [1.0, 2.0]}]}))
     with pytest.raises(InputError, match="X has nothing in column 'v'"):
         isotropy.measure(pa.table({"v": pa.array([], pa.list_(pa.float32()))}))

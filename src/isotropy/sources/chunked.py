@@ -23,6 +23,7 @@ from isotropy.sources.base import default_rows
 from isotropy.sources.files import Column, File, FormatError, Pieces, Place, listed
 from isotropy.sources.flat import choose
 
+DAMAGE = (ValueError, TypeError, AttributeError, LookupError, RuntimeError, ArithmeticError)
 MOST_CHUNK = 1 << 30  # bytes of a stored chunk, which is unpacked at once
 CODECS = {  # of Zarr, none of which runs code that it reads
     "blosc", "bytes", "bz2", "crc32c", "delta", "endian", "gzip", "lz4", "lzma", "shuffle",
@@ -199,7 +200,7 @@ def _damage() -> Iterator[None]:
         yield
     except (FormatError, OSError):
         raise
-    except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError) as error:
+    except DAMAGE as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise FormatError(
             f"is damaged or not as it should be ({one_line(lines[0], 160)}). Write or copy it "

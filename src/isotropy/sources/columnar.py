@@ -168,6 +168,11 @@ def carried(batch: pa.RecordBatch, layout: Layout) -> pa.Table | None:
     return pa.Table.from_batches([batch]).select(names) if names else None
 
 
+def origin_of(schema: pa.Schema) -> str:
+    """How the vectors were made, as a sink wrote it; empty if that is not known."""
+    return str((schema.metadata or {}).get(ORIGIN.encode(), b""), "utf-8", "replace")
+
+
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     batches = table.combine_chunks().to_batches()
     return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)
@@ -352,7 +357,7 @@ def _grouped(
     chunk_rows: int | None,
 ) -> File:
     fields = layout.fields([(field.name, str(field.type)) for field in schema])
-    fields["origin"] = (schema.metadata or {}).get(ORIGIN.encode(), b"").decode("utf-8", "replace")
+    fields["origin"] = origin_of(schema)
     n_rows = sum(groups)
     return kind(path=path, n_rows=n_rows, chunk_rows=chunk_rows, groups=tuple(groups), **fields)
 

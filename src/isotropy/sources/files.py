@@ -158,17 +158,7 @@ class FileSource(Source):
 
     def origin(self) -> dict[str, Any]:
         texts = {file.origin for file in self.files}
-        if len(texts) > 1 or texts == {""}:
-            return {}
-        try:
-            found = parse_json(texts.pop())
-        except InputError as error:
-            raise InputError(
-                f"{self.paths[0]!r} has a damaged {ORIGIN}: {error}. Write it again."
-            ) from error
-        if not isinstance(found, dict):
-            raise InputError(f"{self.paths[0]!r} has {ORIGIN} that is no object. Write it again.")
-        return found
+        return parse_origin(texts.pop(), repr(self.paths[0])) if len(texts) == 1 else {}
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -196,6 +186,19 @@ class FileSource(Source):
                         "must have the same columns beside their vectors."
                     )
         return ""
+
+
+def parse_origin(text: str, where: str) -> dict[str, Any]:
+    """What a sink wrote under the name of the origin; empty if it wrote nothing."""
+    if not text:
+        return {}
+    try:
+        found = parse_json(text)
+    except InputError as error:
+        raise InputError(f"{where} has a damaged {ORIGIN}: {error}. Write it again.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{where} has {ORIGIN} that is no object. Write it again.")
+    return found
 
 
 def wide(dtype: str) -> bool:

@@ -26,8 +26,16 @@ from isotropy.sources.base import (
     finite_only,
     source_weights,
 )
-from isotropy.sources.columnar import Layout, carried, choose, matrix, one_batch, width
-from isotropy.sources.files import Column, FormatError
+from isotropy.sources.columnar import (
+    Layout,
+    carried,
+    choose,
+    matrix,
+    one_batch,
+    origin_of,
+    width,
+)
+from isotropy.sources.files import ORIGIN, Column, FormatError, parse_origin
 
 HOW = "as in isotropy.open(X, column=...)"
 
@@ -73,6 +81,9 @@ class FrameSource(Source):
 
     def _own(self) -> pa.Table:
         return self.table.select(self.layout.top_level(self.table.column_names))
+
+    def origin(self) -> dict[str, Any]:
+        return parse_origin(origin_of(self.table.schema), "X")
 
     def identity(self) -> dict[str, Any]:
         picked = np.linspace(0, self.n_samples - 1, min(self.n_samples, 1000)).astype(np.int64)
@@ -191,7 +202,12 @@ def returned(rows: NDArray[Any], layout: Layout, first_row: int) -> NDArray[Any]
 def with_vectors(
     table: pa.Table, layout: Layout, rows: NDArray[Any], names: Sequence[str]
 ) -> pa.Table:
-    """The table with these rows in place of its vectors, in lists of the same kind."""
+    """The table with these rows in place of its vectors, in lists of the same kind.
+
+    What is known of their origin is left out: the rows are no longer those that were made so.
+    """
+    metadata = {k: v for k, v in (table.schema.metadata or {}).items() if k != ORIGIN.encode()}
+    table = table.replace_schema_metadata(metadata or None)
     new = _columns(table.schema, layout, rows, names)
     if new.column_names == list(layout.names):
         for name in new.column_names:
