@@ -115,8 +115,8 @@ SourceArgument = Annotated[
     Argument(
         metavar="SOURCE",
         help="File, folder, glob or URL of vectors: .npy, .npz, .safetensors, .parquet, .arrow, "
-        ".feather, .csv, .tsv, .jsonl, word2vec .txt, .vec and .bin, .fvecs, or a data set saved "
-        "by datasets.",
+        ".feather, .csv, .tsv, .jsonl, word2vec .txt, .vec and .bin, each of these texts also as "
+        ".gz, .fvecs, .fbin, .h5, .h5ad, .zarr, .gguf, .faiss, or a data set saved by datasets.",
         show_default=False,
     ),
 ]

@@ -30,8 +30,15 @@ ENABLES = {  # extra: what it is for
     "dask": "a cluster for very large files: --engine dask",
     "report": "pages and charts: report, layers --out",
     "demo": "the wordllama vectors of demo",
+    "hdf5": "HDF5 and AnnData files of vectors",
+    "zarr": "Zarr folders of vectors",
+    "faiss": "faiss indexes",
 }
-MODULES = {"scikit-learn": "sklearn", "dask": "distributed"}  # if not the package's own name
+MODULES = {  # if not the package's own name
+    "scikit-learn": "sklearn",
+    "dask": "distributed",
+    "faiss-cpu": "faiss",
+}
 SLOW = {"torch", "transformers", "accelerate", "sentence-transformers"}  # seconds to import
 FOLDERS = ("ISOTROPY_MODELS", "ISOTROPY_DATA", "ISOTROPY_CACHE")
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
