@@ -168,7 +168,7 @@ def test_what_is_no_stream_is_refused(refused):
 def test_both_ends_and_the_format_go_together(saved, tmp_path):
     np.save(tmp_path / "x.npy", X)
     for line in (
-        (str(tmp_path / "x.npy"), "--out", "-"),
+        (str(tmp_path / "x.npy"), "--out", "-", "--format", "jsonl"),
         ("-", "--out", str(tmp_path / "y.npy")),
         ("-", "--out", "-"),
         (str(tmp_path / "x.npy"), "--out", str(tmp_path / "y.npy"), "--format", "arrow"),

@@ -178,9 +178,8 @@ def apply(
     their other columns or fields: an Arrow IPC stream, or JSON lines. A stream that fails in the
     middle ends there, with exit code 2.
     """
-    ends = (source, str(out))
-    if "-" in ends or format is not None:
-        if ends != ("-", "-") or format is None:
+    if source == "-" or format is not None:
+        if (source, str(out)) != ("-", "-") or format is None:
             raise InputError(
                 "SOURCE -, --out - and --format must be given together, for standard input and "
                 "output. Give all three, or name files."
