@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AllButTheTop,
         Center,
         ClusterRemoval,
+        PerGroup,
         ScaledCenter,
         ScoreCalibrator,
         Standardize,
@@ -39,7 +40,7 @@ HOME = {  # name: the module it comes from
     **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors"), "models"),
     **dict.fromkeys(("embeddings", "open_encoder"), "models"),
     **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
-    **dict.fromkeys(("ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
+    **dict.fromkeys(("PerGroup", "ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
     "open": "sources",
 }
 
@@ -70,6 +71,7 @@ __all__ = [
     "Geometry",
     "KeyedVectors",
     "LayerGeometry",
+    "PerGroup",
     "ScaledCenter",
     "ScoreCalibrator",
     "Standardize",

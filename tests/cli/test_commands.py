@@ -293,6 +293,41 @@ def test_apply_warns_of_vectors_of_another_origin(path, tmp_path):
     assert "dimension of an origin must be an integer, got 'many'" in said
 
 
+def test_each_group_has_a_repair_of_its_own(X, tmp_path):
+    X = np.asarray(X, dtype=np.float64)
+    groups = np.where(np.arange(len(X)) % 3 == 0, "query", "document")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+    vectors, saved, out = tmp_path / "x.parquet", tmp_path / "repair", tmp_path / "y.parquet"
+    pq.write_table(pa.table({"tower": groups, "vector": lists}), vectors)
+    column = ("--group-column", "tower")
+    line = ("repair", vectors, "--method", "whiten", "--power", 0.5, *column)
+    done(*line, "--save", saved, "--out", out)
+    expected = np.empty_like(X)
+    for name in ("query", "document"):
+        expected[groups == name] = isotropy.Whiten(power=0.5).fit_transform(X[groups == name])
+    for again in (out, tmp_path / "z.parquet"):
+        if again != out:
+            done("apply", saved, vectors, *column, "--out", again)
+        table = pq.read_table(again)
+        np.testing.assert_allclose(np.stack(table["vector"].to_numpy()), expected, atol=1e-6)
+        assert table["tower"].to_pylist() == groups.tolist()
+    shown = done("show", saved)
+    assert "per-group(repair=whiten(" in shown
+    assert f"2: document ({(groups == 'document').sum():,} rows), query (" in shown
+    assert "--group-column GROUP" in shown
+    assert json.loads(done("show", saved, "--json"))["groups"][0]["label"] == "document"
+    to = ("--out", tmp_path / "w.parquet")
+    said = refused("apply", saved, vectors, *to)
+    assert "--group-column must be given for a repair with groups ('document', 'query')" in said
+    assert "got 'towers', and there is 'tower'" in refused(
+        "apply", saved, vectors, *to, "--group-column", "towers"
+    )
+    isotropy.Center().fit(X).save(saved, overwrite=True)
+    assert "--group-column can't be used with Center" in refused(
+        "apply", saved, vectors, *to, *column
+    )
+
+
 def test_show_refuses_what_is_no_repair(path, tmp_path):
     assert "is damaged or not a safetensors file" in refused("show", path)
     assert "does not exist" in refused("show", tmp_path / "no.safetensors")

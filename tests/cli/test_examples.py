@@ -51,7 +51,8 @@ LINES = [
 
 def write_vectors(path, texts, X):
     lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
-    pq.write_table(pa.table({"text": texts, "vector": lists}), path)
+    languages = ["en", "fr"] * (len(texts) // 2)
+    pq.write_table(pa.table({"text": texts, "language": languages, "vector": lists}), path)
 
 
 def write_table(path, *columns):

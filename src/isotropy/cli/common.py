@@ -127,6 +127,15 @@ CheckpointOption = Annotated[
 ColumnOption = Annotated[
     str | None, Option(help="Column, tensor or array that holds the vectors, if there are several.")
 ]
+GroupColumnOption = Annotated[
+    str | None,
+    Option(
+        "--group-column",
+        help="Column of SOURCE with the group of each row, such as a language, or query and "
+        "document: each group has a repair of its own.",
+        show_default=False,
+    ),
+]
 RepairArgument = Annotated[
     Path,
     Argument(

@@ -18,6 +18,7 @@ from isotropy.cli import common
 from isotropy.errors import InputError, RepairFileError, one_line, warn
 from isotropy.repairs import (
     Origin,
+    PerGroup,
     Repair,
     check_target,
     load,
@@ -25,7 +26,7 @@ from isotropy.repairs import (
     open_target,
     shift,
 )
-from isotropy.sources import Excerpt, Source, as_source, guard
+from isotropy.sources import Excerpt, Source, as_source, guard, listed
 from isotropy.tables import json_line
 from isotropy.writing import is_stream
 
@@ -40,6 +41,8 @@ RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # t
     "isotropy repair vectors.npy --method all-but-the-top --out fixed.npy "
     "--save repair.safetensors",
     "isotropy repair vectors.parquet --method whiten --power 0.5 --out fixed.parquet",
+    "isotropy repair vectors.parquet --method center --group-column language "
+    "--save repair.safetensors",
 )
 def repair(
     source: common.SourceArgument,
@@ -83,6 +86,7 @@ def repair(
     seed: Annotated[
         int | None, Option(help="Seed of the clustering [0]; cluster-removal only.")
     ] = None,
+    group_column: common.GroupColumnOption = None,
     note: Annotated[str, Option(help="A note to store in the saved file.")] = "",
     origin: common.OriginOption = None,
     checkpoint: common.CheckpointOption = None,
@@ -105,6 +109,8 @@ def repair(
         "normalize": normalize or None,
     }
     fitted = made(str(method), params)
+    grouping = {} if group_column is None else {"groups": group_column}
+    fitted = PerGroup(fitted) if grouping else fitted
     save = common.destination(save)
     guard(
         {"--out": out, "--save": save},
@@ -118,22 +124,22 @@ def repair(
     with options.running() as engine:
         if out is not None:  # refused now, rather than after the fit
             engine.check(open_target(out, rows.n_features, rows, overwrite=overwrite, name="--out"))
-        fitted.fit(rows, checkpoint=checkpoint)
+        fitted.fit(rows, checkpoint=checkpoint, **grouping)
         if n_dissolved := getattr(fitted, "n_dissolved_", 0):
             common.say(
                 f"{n_dissolved} of {n_dissolved + fitted.n_clusters_} clusters had too few rows"
             )
         if out is not None:
-            write(fitted, rows, out, overwrite)
+            write(fitted, rows, out, overwrite, **grouping)
         if save is not None:
             fitted.save(save, note=note, origin=made_by, overwrite=overwrite)
             common.say(f"saved {fitted!r} to {save}")
     common.say_left_out(rows.n_samples - fitted.n_samples_seen_)
 
 
-def write(fitted: Repair, rows: Source, out: Path, overwrite: bool) -> int:
+def write(fitted: Repair, rows: Source, out: Path, overwrite: bool, **grouping: str) -> int:
     """Write the repaired rows and say so; returns the number of rows left out."""
-    n_skipped = fitted.write(rows, out, overwrite=overwrite)
+    n_skipped = fitted.write(rows, out, overwrite=overwrite, **grouping)
     if not is_stream(out):
         written = as_source(out)
         common.say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
@@ -161,6 +167,7 @@ def apply(
     *,
     out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
     overwrite: common.OverwriteOption = False,
+    group_column: common.GroupColumnOption = None,
     origin: common.OriginOption = None,
     format: Annotated[
         Literal["arrow", "jsonl"] | None,
@@ -189,10 +196,12 @@ def apply(
     inputs = {"REPAIR": repair, "SOURCE": source}
     guard({"--out": out}, inputs, overwrite=overwrite)
     fitted = loaded(repair, source)
+    expect_grouping(fitted, group_column)
+    grouping = {} if group_column is None else {"groups": group_column}
     rows = options.open(source)
     common.warn_of_origin("apply", common.origin_of(rows, origin), fitted)
     with options.running():
-        n_skipped = write(fitted, rows, out, overwrite)
+        n_skipped = write(fitted, rows, out, overwrite, **grouping)
     common.say_left_out(n_skipped)
     warn_if_unlike(fitted, rows)
 
@@ -227,6 +236,21 @@ def apply_to_stream(
         first = as_source(np.concatenate(sample))
         common.warn_of_origin("apply", common.origin_of(first, origin), fitted)
         warn_if_unlike(fitted, first, n_seen)
+
+
+def expect_grouping(fitted: Repair, group_column: str | None) -> None:
+    """Raise unless a column of groups is given just where the repair has groups."""
+    if isinstance(fitted, PerGroup) and group_column is None:
+        known = listed(list(fitted.repairs_), 5)
+        raise InputError(
+            f"--group-column must be given for a repair with groups ({known}). Name the column of "
+            "SOURCE that holds them."
+        )
+    if group_column is not None and not isinstance(fitted, PerGroup):
+        raise InputError(
+            f"--group-column can't be used with {type(fitted).__name__}, which has one map for all "
+            "rows. Leave it out."
+        )
 
 
 def loaded(repair: Path, source: str) -> Repair:
@@ -274,6 +298,8 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
     file = shlex.quote(str(repair))
     of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
     of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
+    if isinstance(fitted, PerGroup):
+        of_rows = f"isotropy apply {file} vectors.parquet --group-column GROUP --out fixed.parquet"
     found: dict[str, Any] = header | {
         "level": fitted.level_,
         "origin": fitted.origin_.to_dict(),
@@ -284,9 +310,9 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
     if as_json:
         typer.echo(json_line(found))
         return
-    params = ", ".join(f"{name}={value!r}" for name, value in found["params"].items())
     lines = {
-        "repair": f"{found['method']}({params})",
+        "repair": described(found["method"], found["params"]),
+        "groups": groups(fitted),
         "fitted on": f"{found['n_samples']:,} rows of {found['n_features']} dimensions",
         "output": f"rows of {found['n_features_out']} dimensions",
         "level": {
@@ -300,4 +326,22 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
         "apply it": found["apply"],
     }
     for name, text in lines.items():
-        typer.echo(f"{name:9}  {one_line(text, LONGEST)}")
+        if text:
+            typer.echo(f"{name:9}  {one_line(text, LONGEST)}")
+
+
+def described(method: str, params: dict[str, Any]) -> str:
+    """A method with its parameters, as it would be written."""
+    shown = {
+        name: described(**value) if isinstance(value, dict) else repr(value)
+        for name, value in params.items()
+    }
+    return f"{method}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+
+def groups(fitted: Repair) -> str:
+    """The groups of a repair and their rows, if it has any."""
+    if not isinstance(fitted, PerGroup):
+        return ""
+    sizes = [f"{label} ({one.n_samples_seen_:,} rows)" for label, one in fitted.repairs_.items()]
+    return f"{len(sizes)}: {', '.join(sizes)}"

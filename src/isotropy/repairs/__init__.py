@@ -13,6 +13,7 @@ from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.repairs.centering import Center, ScaledCenter, Standardize
 from isotropy.repairs.files import check_target
 from isotropy.repairs.origin import Origin, origin_warning
+from isotropy.repairs.per_group import PerGroup
 from isotropy.repairs.removal import AllButTheTop, ClusterRemoval
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.trained import Flow, LearnedLayer
@@ -28,6 +29,7 @@ __all__ = [
     "Invertible",
     "LearnedLayer",
     "Origin",
+    "PerGroup",
     "Repair",
     "ScaledCenter",
     "ScoreCalibrator",

@@ -80,7 +80,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     `origin_` says how the fitted rows were made, as far as that is known.
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`
-    instead: they need an extra and time, so they are tried only on request.
+    instead: they need an extra and time, so they are tried only on request. `PerGroup`, which is
+    made of other repairs, is in `grouped_by_name`.
     """
 
     name: ClassVar[str] = ""
@@ -88,6 +89,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     trained: ClassVar[bool] = False
     by_name: ClassVar[dict[str, type[Repair]]] = {}
     trained_by_name: ClassVar[dict[str, type[Repair]]] = {}
+    grouped: ClassVar[bool] = False
+    grouped_by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
     n_features_in_: int
@@ -99,9 +102,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         super().__init_subclass__(**kwargs)
         if cls.name:
             found = Repair.trained_by_name if cls.trained else Repair.by_name
-            found[cls.name] = cls
+            (Repair.grouped_by_name if cls.grouped else found)[cls.name] = cls
         own = vars(cls).get("__doc__")
-        if cls.name and own and "normalize :" not in own:
+        if cls.name and own and not cls.grouped and "normalize :" not in own:
             cls.__doc__ = with_parameters(own, last=NORMALIZE)
 
     def fit(
@@ -133,8 +136,12 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         self._check_params()
         kept = open_checkpoint(checkpoint)
         with using(engine):
-            self.n_samples_seen_ = self.fit_source(source, kept)
-            self._check_learned()
+            return self._learn(source, kept)
+
+    def _learn(self, source: Source, checkpoint: Checkpoint | None) -> Self:
+        """Fit to a source whose width is known, with parameters that were checked."""
+        self.n_samples_seen_ = self.fit_source(source, checkpoint)
+        self._check_learned()
         self.origin_ = Origin.from_dict(source.origin())
         return self
 
@@ -312,12 +319,20 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             "level": level,
             "origin": (self.origin_ if origin is None else origin).to_dict(),
         }
+        files.write(path, header | self._header(), self._tensors(), overwrite=overwrite)
+
+    def _header(self) -> dict[str, Any]:
+        """Entries of the header besides those of every repair, or instead of them."""
+        return {}
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the file: what was learned, and the statistics."""
         tensors = {name: np.asarray(getattr(self, name)) for name in self.learned}
         for kind in self._statistics():
             statistic = getattr(self, f"{kind}_")
             if statistic is not None:
                 tensors |= {f"{kind}.{name}": part for name, part in statistic.state().items()}
-        files.write(path, header, tensors, overwrite=overwrite)
+        return tensors
 
     @classmethod
     def _from_file(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
@@ -574,7 +589,7 @@ def load(path: Any) -> Repair:
 
 def load_with_header(path: Any) -> tuple[Repair, dict[str, Any]]:
     """The repair that `load` returns, and the header of its file."""
-    known = Repair.by_name | Repair.trained_by_name
+    known = Repair.by_name | Repair.trained_by_name | Repair.grouped_by_name
     header, tensors = files.read(path, known)
     with files.validated(path):
         return known[header["method"]]._from_file(header, tensors), header
