@@ -37,6 +37,7 @@ TOUR = {  # heading in the help: its commands, each with the first line of its h
         "apply": "Apply a saved repair to the vectors in SOURCE.",
         "show": "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
         "export": "Write a saved repair into the tool that makes or keeps your vectors.",
+        "watch": "Tell whether new vectors have drifted from those a repair was fitted on.",
     },
     "Evidence": {
         "compare": "Score every repair on a task, with intervals and p-values.",

@@ -253,7 +253,7 @@ def expect_grouping(fitted: Repair, group_column: str | None) -> None:
         )
 
 
-def loaded(repair: Path, source: str) -> Repair:
+def loaded(repair: Path, source: str, command: str = "apply") -> Repair:
     """The saved repair, with a hint if the two arguments were swapped."""
     try:
         return load(repair)
@@ -262,9 +262,10 @@ def loaded(repair: Path, source: str) -> Repair:
             load(source)
         except RepairFileError:
             raise error from None
+        line = f"isotropy {command} {shlex.quote(source)} {shlex.quote(str(repair))}"
         raise InputError(
-            f"REPAIR must come before SOURCE, got {str(repair)!r} first. Run: "
-            f"isotropy apply {shlex.quote(source)} {shlex.quote(str(repair))} --out ..."
+            f"REPAIR must come before SOURCE, got {str(repair)!r} first. Run: {line}"
+            f"{' --out ...' if command == 'apply' else ''}"
         ) from None
 
 

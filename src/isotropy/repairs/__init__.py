@@ -11,6 +11,7 @@ from isotropy.repairs.base import (
 )
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.repairs.centering import Center, ScaledCenter, Standardize
+from isotropy.repairs.drift import Drift
 from isotropy.repairs.files import check_target
 from isotropy.repairs.origin import Origin, origin_warning
 from isotropy.repairs.per_group import PerGroup
@@ -24,6 +25,7 @@ __all__ = [
     "AllButTheTop",
     "Center",
     "ClusterRemoval",
+    "Drift",
     "Field",
     "Flow",
     "Invertible",

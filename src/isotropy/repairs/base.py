@@ -8,6 +8,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,6 +33,7 @@ from isotropy.engines import (
 from isotropy.errors import InputError, NotAffineError, needs, one_line, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
+from isotropy.repairs.drift import Drift, HeldOut, drift, held_out, n_directions
 from isotropy.repairs.origin import Origin
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.steps import Normalize, Step, affine_steps, named
@@ -46,7 +48,7 @@ from isotropy.sources import (
     guard,
     open_sink,
 )
-from isotropy.stats import Moments, Statistic
+from isotropy.stats import BlockSums, Moments, Statistic
 from isotropy.stored import Field
 from isotropy.writing import is_stream
 
@@ -75,8 +77,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     A subclass defines `fit_source(source, checkpoint)` and `apply(rows, out)`. It lists its fitted
     arrays in `learned`, with the shape and bounds that are checked on loading, and is registered
     under its `name`. Every repair has the parameter `normalize`, which its docstring need not
-    mention. `moments_` are those of the fitted rows, for `shift`. `level_` is "token" (for rows of
-    tokens, before pooling) or "sentence" if its file says which rows it is for, otherwise "".
+    mention. `moments_` are those of the fitted rows, for `shift`, and `held_out_` says how far
+    blocks of them are apart, for `drift`. `level_` is "token" (for rows of tokens, before pooling)
+    or "sentence" if its file says which rows it is for, otherwise "".
     `origin_` says how the fitted rows were made, as far as that is known.
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`
@@ -95,6 +98,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     normalize: bool
     n_features_in_: int
     moments_: Moments | None = None
+    held_out_: HeldOut | None = None
     level_: str = ""
     origin_: Origin = Origin()
 
@@ -223,16 +227,40 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
         X is read once; see `fit` for the parameters.
         """
+        return self._shift(as_source(X), engine)
+
+    def drift(
+        self, X: Any, max_drift: float | None = None, *, engine: str | Engine | None = None
+    ) -> Drift:
+        """Whether the rows of X have drifted away from those that the repair was fitted on.
+
+        Parameters
+        ----------
+        X : array, tensor, path or source of shape (n_samples, n_features)
+        max_drift : float, optional
+            Largest Frechet distance that is no drift; by default what chance and held-out blocks
+            of the fitted rows allow.
+        engine : {"local", "torch", "dask"} or Engine, optional
+            Where the work runs; X is read once.
+        """
+        if max_drift is not None:
+            max_drift = checks.real(max_drift, "max_drift", 0.0)
+        source = as_source(X)
+        found = self._shift(source, engine, n_directions(source.n_samples))
+        return drift(found, self.held_out_, max_drift)
+
+    def _shift(
+        self, source: Source, engine: str | Engine | None, n_directions: int | None = None
+    ) -> Shift:
         check_is_fitted(self)
         if self.moments_ is None:
             raise InputError(
                 "shift needs the moments of the fitted rows, but the file of this repair lacks "
                 "them. Fit it again."
             )
-        source = as_source(X)
         checks.width(source.n_features, self.n_features_in_)
         with using(engine):
-            return shift(self.moments_, source)
+            return shift(self.moments_, source, n_directions)
 
     def affine(self) -> tuple[Floats, Floats]:
         """(A, b) with transform(X) equal to X @ A.T + b.
@@ -318,6 +346,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             "note": note,
             "level": level,
             "origin": (self.origin_ if origin is None else origin).to_dict(),
+            "held_out": None if self.held_out_ is None else asdict(self.held_out_),
         }
         files.write(path, header | self._header(), self._tensors(), overwrite=overwrite)
 
@@ -362,6 +391,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         if self.level_ != "":
             checks.choice(self.level_, "level", LEVELS)
         self.origin_ = Origin.from_dict(header.get("origin", {}))
+        blocks = header.get("held_out")
+        self.held_out_ = None if blocks is None else HeldOut.from_dict(blocks)
         names = header.get("feature_names")  # checked with the header
         if names is not None:
             self.feature_names_in_ = np.asarray(names, dtype=object)
@@ -492,7 +523,7 @@ class SummedRepair(Repair):
             self.origin_ = Origin.from_dict(source.origin())
         else:
             found = self._gathered(source)
-            self._add(found.states[0], found.states[-1], found.n_samples)
+            self._add(found.states[0], found.states[-2], found.n_samples)
             self.origin_ = self.origin_.common(Origin.from_dict(source.origin()))
         self._check_learned()
         return self
@@ -507,6 +538,7 @@ class SummedRepair(Repair):
         self.n_features_in_ = statistic.n_features
         self._check_params()
         self.n_samples_seen_, self.origin_ = statistic.n_rows, Origin()
+        self.held_out_ = None
         self.statistic_ = copy.deepcopy(statistic)  # rows that are added later are this repair's
         self.moments_ = self.statistic_ if isinstance(self.statistic_, Moments) else None
         self.solve(self.statistic_)
@@ -525,18 +557,21 @@ class SummedRepair(Repair):
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         found = self._gathered(source, checkpoint)
-        self.statistic_, self.moments_ = found.states[0], found.states[-1]
+        self.statistic_, self.moments_ = found.states[0], found.states[-2]
+        self.held_out_ = held_out(found.states[-1])
         self.solve(self.statistic_)
         return found.n_samples
 
     def _gathered(self, source: Source, checkpoint: Checkpoint | None = None) -> Reduced[Any]:
-        """The statistic and the moments of the rows, which may be one and the same."""
+        """The statistic and the moments of the rows, which may be one and the same, and blocks."""
         kinds: dict[Any, None] = dict.fromkeys([self.statistic, Moments])
-        return reduce(source, [kind() for kind in kinds], checkpoint)
+        blocks = BlockSums(source.n_samples)
+        return reduce(source, [*(kind() for kind in kinds), blocks], checkpoint)
 
     def _add(self, statistic: Statistic, moments: Moments | None, n_samples: int) -> None:
         """Learn from other rows too, of which these are the statistic and the moments."""
         self.statistic_.merge(statistic)
+        self.held_out_ = None  # of parts, it does not say how they differ
         if self.moments_ is None or moments is None:
             self.moments_ = None
         elif self.moments_ is not self.statistic_:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
@@ -17,9 +17,10 @@ from isotropy.errors import InputError, NotAffineError, public, warn
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Repair, SummedRepair
+from isotropy.repairs.drift import held_out
 from isotropy.repairs.steps import RemoveByCluster, Step
 from isotropy.sources import Source
-from isotropy.stats import ClusterMoments, Moments
+from isotropy.stats import BlockSums, ClusterMoments, Moments
 from isotropy.stored import Field
 
 Side = Literal["top", "bottom"]
@@ -271,7 +272,8 @@ class ClusterRemoval(Repair):
         centroids = linalg.scaled(centroids, size)
         n_least = n_removed + 2 if self.side == "top" else 2
         done = large_clusters(over(source, size), centroids, n_least, checkpoint)
-        (found,) = done.states
+        found, blocks = done.states
+        self.held_out_ = held_out(blocks)
         parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
         merged = Moments(found.centroids.mean(axis=0))
         for cluster in found.clusters:
@@ -309,13 +311,14 @@ class ClusterRemoval(Repair):
 
 def large_clusters(
     source: Source, centroids: Floats, n_least: int, checkpoint: Checkpoint | None
-) -> Reduced[ClusterMoments]:
-    """Moments of the clusters with at least n_least rows, or of the largest one alone.
+) -> Reduced[Any]:
+    """Moments of the clusters with at least n_least rows, or of the largest one alone, and blocks.
 
     Rows of smaller clusters join the nearest other cluster.
     """
     while True:
-        found = reduce(source, [ClusterMoments(centroids)], checkpoint)
+        statistics: list[Any] = [ClusterMoments(centroids), BlockSums(source.n_samples)]
+        found = reduce(source, statistics, checkpoint)
         sizes = np.array([cluster.n_rows for cluster in found.states[0].clusters])
         large = sizes >= n_least
         if not large.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.linalg
@@ -101,7 +101,15 @@ def shift(fitted: Moments, source: Source, n_directions: int | None = None) -> S
     )
 
 
-def frechet(one: Moments, axes: Floats, other: Moments, other_axes: Floats) -> float:
+class HasMean(Protocol):
+    """Anything with a mean."""
+
+    @property
+    def mean(self) -> Floats:
+        """Of some rows."""
+
+
+def frechet(one: HasMean, axes: Floats, other: HasMean, other_axes: Floats) -> float:
     """Squared Frechet distance between normal distributions, given the factors of both.
 
     tr(C1^1/2 C2 C1^1/2)^1/2 is the nuclear norm of A'B for any A A' = C1 and B B' = C2, and
@@ -158,11 +166,16 @@ def chance(fitted: Moments, axes: Floats, new: Moments, halves: float) -> float:
     if trace <= 0:
         return 0.0
     each = 1 / fitted.count + 1 / new.count
+    usual = max(expected(values, each), each * halves)
+    return (2 + 3 * float(values @ values) / trace**2) * usual
+
+
+def expected(values: Floats, each: float) -> float:
+    """The expected distance of normal rows with these eigenvalues, where each is 1/n1 + 1/n2."""
     held = values[values > 0]
     pairs = held[:, None] * held / (held[:, None] + held)
     covariances = (float(pairs.sum()) / float(held.sum()) + 0.5) / 2
-    of_normal_rows = each + min(each * covariances, 2.0)  # 2: no direction in common
-    return (2 + 3 * float(values @ values) / trace**2) * max(of_normal_rows, each * halves)
+    return each + min(each * covariances, 2.0)  # 2: no direction in common
 
 
 def of_halves(one: Moments, other: Moments, basis: Floats | None) -> float:

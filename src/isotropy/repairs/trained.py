@@ -19,9 +19,10 @@ from isotropy.linalg import Floats, like
 from isotropy.losses import defaults
 from isotropy.repairs.base import Invertible
 from isotropy.repairs.centering import Standardize
+from isotropy.repairs.drift import held_out
 from isotropy.repairs.shift import spread
 from isotropy.sources import Source
-from isotropy.stats import Moments
+from isotropy.stats import BlockSums, Moments
 from isotropy.stored import Field
 
 START_ROWS = 4096  # from which ActNorm is initialised
@@ -95,8 +96,10 @@ class Flow(Invertible):
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         from isotropy.losses import base
 
-        done = reduce(source, [Moments()], checkpoint)
-        (moments,) = done.states
+        statistics: list[Any] = [Moments(), BlockSums(source.n_samples)]
+        done = reduce(source, statistics, checkpoint)
+        moments, blocks = done.states
+        self.held_out_ = held_out(blocks)
         found = Standardize().fit_statistic(moments)
         self.moments_, self.mean_, self.scale_ = moments, found.mean_, found.scale_
         random = np.random.default_rng(self.random_state)
@@ -294,8 +297,10 @@ class LearnedLayer(Invertible):
 
         if source.n_features < 2:
             raise InputError("X must have at least 2 features, got 1 feature(s).")
-        found = reduce(source, [Moments()], checkpoint)
-        (self.moments_,) = found.states
+        statistics: list[Any] = [Moments(), BlockSums(source.n_samples)]
+        found = reduce(source, statistics, checkpoint)
+        self.moments_, blocks = found.states
+        self.held_out_ = held_out(blocks)
         rows, numbers = read_all(source)
         y, head = self._task
         target = targets(y, source.n_samples)[numbers]

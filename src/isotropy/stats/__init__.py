@@ -1,6 +1,7 @@
 """Statistics that merge: small states of sums over rows, from which everything else follows."""
 
 from isotropy.stats.base import Statistic
+from isotropy.stats.blocks import BlockSums
 from isotropy.stats.clusters import ClusterMoments, ClusterSums, Outliers, StripedMoments
 from isotropy.stats.directions import Directions
 from isotropy.stats.moments import Moments
