@@ -137,9 +137,9 @@ def arguments(tmp_path):
             return ("repair", source, "--method", "center", *out, "--save", saved)
         if command == "calibrate":
             return ("calibrate", source, "--save", saved)
-        assert command == "apply", f"say here how {command} is called"
+        assert command in ("apply", "watch"), f"say here how {command} is called"
         isotropy.Center().fit(np.eye(4)).save(saved, overwrite=True)
-        return ("apply", saved, source, *out)
+        return (command, saved, source, *(out if command == "apply" else ()))
 
     return make
 
