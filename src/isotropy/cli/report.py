@@ -17,6 +17,7 @@ from isotropy.writing import is_stream
 @common.command(
     "isotropy report vectors.npy",
     "isotropy report vectors.parquet --repair repair.safetensors --out space.html",
+    "isotropy report new.npy --against repair.safetensors --out drift.html",
 )
 def report(
     source: common.SourceArgument,
@@ -30,6 +31,15 @@ def report(
         Option(help="Output of `compare --json` or `advise --json` in a file; repeatable."),
     ] = None,
     layers: Annotated[Path | None, Option(help="Output of `layers --json` in a file.")] = None,
+    against: Annotated[
+        str | None,
+        Option(
+            metavar="OLD",
+            help="Earlier vectors, or a saved repair for those it was fitted on: the page shows "
+            "both spaces and how far they are apart.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path, Option(help="The HTML file to write.")] = Path("report.html"),
     overwrite: common.OverwriteOption = False,
     title: Annotated[str, Option(help="Heading [the name of SOURCE].")] = "",
@@ -46,13 +56,15 @@ def report(
     sample.
     """
     from isotropy.report import write
+    from isotropy.report.against import opened_old
     from isotropy.report.page import check_page
 
     page = common.destination(out) or out
     kept = {"--checkpoint": checkpoint}
-    inputs = (source, repair or (), evidence or (), layers)
+    inputs = (source, repair or (), evidence or (), layers, against)
     check_page(page, *inputs, overwrite=overwrite, name="--out", kept=kept)
     rows = options.open(source)
+    old = None if against is None else opened_old(against, options.open)
     with options.running():
         geometry = write(
             rows,
@@ -60,6 +72,7 @@ def report(
             repairs=repair or (),
             evidence=evidence or (),
             layers=layers,
+            against=old,
             title=title or Path(source).name,
             seed=seed,
             overwrite=overwrite,

@@ -53,6 +53,15 @@ def spectrum(space: Any, before: Any = None) -> go.Figure:
     return figure
 
 
+def deviations(spaces: Mapping[str, Floats]) -> go.Figure:
+    """Standard deviations along the principal axes of spaces, the first drawn strong."""
+    figure = blank("principal axis", "standard deviation", x_log=True, y_log=True)
+    for i, (name, values) in enumerate(spaces.items()):
+        line = {"color": GREY if i else INK, "width": 1.5 if i else 2.5}
+        _add_curve(figure, np.where(values > 0, values, np.nan), name, line)
+    return figure
+
+
 @public
 def explained_variance(space: Any, before: Any = None) -> go.Figure:
     """Share of the variance that the first components explain; even use is dotted."""

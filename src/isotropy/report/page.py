@@ -16,6 +16,7 @@ from isotropy.errors import InputError, MissingExtraError, public
 from isotropy.geometry import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
+from isotropy.report.against import against_sections, opened_old
 from isotropy.report.sections import (
     NEEDED,
     Section,
@@ -114,6 +115,7 @@ def write(
     repairs: Sequence[Any] = (),
     evidence: Sequence[Any] = (),
     layers: Any = None,
+    against: Any = None,
     title: str = "",
     seed: int = 0,
     overwrite: bool = False,
@@ -135,6 +137,9 @@ def write(
         What `compare` and `advise` returned, or a file with their --json output.
     layers : path or mapping, optional
         Output of `isotropy layers --json`.
+    against : array, path, source or Repair, optional
+        An earlier space to draw beside this one: vectors, or a repair, for those it was fitted on.
+        Not with a Geometry.
     title : str
         Heading of the page; by default the name of the file.
     seed : int
@@ -154,10 +159,10 @@ def write(
     ...     print(open(f"{folder}/report.html").read(15))
     <!doctype html>
     """
-    target = check_page(path, X, repairs, evidence, layers, overwrite=overwrite)
+    target = check_page(path, X, repairs, evidence, layers, against, overwrite=overwrite)
     if not title:
         title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
-    text, geometry = _page(X, title, seed, checkpoint, layers, repairs, evidence)
+    text, geometry = _page(X, title, seed, checkpoint, layers, repairs, evidence, against)
     with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
     return geometry
@@ -169,6 +174,7 @@ def check_page(
     repairs: Sequence[Any] = (),
     evidence: Sequence[Any] = (),
     layers: Any = None,
+    against: Any = None,
     *,
     overwrite: bool = False,
     name: str = "path",
@@ -181,7 +187,7 @@ def check_page(
     inputs = {"SOURCE" if name.startswith("--") else "X": X}
     inputs |= {f"repair {i}": one for i, one in enumerate(repairs, 1)}
     inputs |= {f"evidence {i}": one for i, one in enumerate(evidence, 1)}
-    inputs["layers"] = layers
+    inputs |= {"layers": layers, "against": against}
     guard({name: path}, inputs, overwrite=overwrite, **options)
     return target
 
@@ -200,12 +206,18 @@ def _page(
     layers: Any = None,
     repairs: Sequence[Any] = (),
     evidence: Sequence[Any] = (),
+    against: Any = None,
 ) -> tuple[str, Geometry]:
     fitted = [_fitted(repair) for repair in repairs]
     known = [inputs.opened(found) for found in evidence]
     by_layer = [] if layers is None else layer_sections(opened_layers(layers))
+    old = None if against is None else opened_old(against)
+    if old is not None and isinstance(X, Geometry):
+        raise InputError("against must come with vectors, got a Geometry. Give vectors.")
     views = _views(X, fitted, seed, checkpoint)
     sections = [*space_sections(views), *by_layer]
+    if old is not None:
+        sections = [*against_sections(as_source(X), views[0], old), *sections]
     if known:
         sections.append(evidence_section(known))
     first = views[0]
