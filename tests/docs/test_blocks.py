@@ -22,6 +22,7 @@ EXTRAS = ("torch", "transformers", "sentence_transformers", "plotly", "wordllama
 NOT_RUN = {  # reasons that a block may give
     "needs a cluster",
     "needs a CUDA device",
+    "needs a model, an index and a table of yours",
     "takes minutes",
     "takes hours",
     "downloads a data set",
