@@ -185,7 +185,9 @@ def test_users_see_the_name_of_what_they_called(call, start):
     assert message(call, np.ones(3)).startswith(start)
 
 
-@pytest.mark.parametrize("room", ["", ".evidence", ".metrics", ".models", ".repairs", ".tasks"])
+@pytest.mark.parametrize(
+    "room", ["", ".evidence", ".export", ".metrics", ".models", ".repairs", ".tasks"]
+)
 def test_every_public_function_names_its_errors(room):
     found = importlib.import_module(f"isotropy{room}")
     functions = {name: getattr(found, name) for name in found.__all__}

@@ -440,6 +440,20 @@ def test_what_cannot_be_exported_is_refused_in_one_line(bases, vectors, texts, t
     assert not out.exists()
 
 
+def test_a_model_on_the_hub_is_downloaded(bases, vectors, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    repair = repairs.Center().fit(vectors["plain"])
+    monkeypatch.setattr(hub, "snapshot_download", {"some/model": bases["plain"]}.__getitem__)
+    export.sentence_transformers("some/model", repair, tmp_path / "out")
+    assert kinds(tmp_path / "out")[-1] == "Dense"
+
+    def offline(name):
+        raise OSError("no route to host\nmore")
+
+    monkeypatch.setattr(hub, "snapshot_download", offline)
+    refused("'some/model' .no route to host.. Check", "some/model", repair, tmp_path / "other")
+
+
 def test_token_level_repairs_that_do_not_fit_are_refused(bases, texts, tmp_path):
     _, repair = token_level("whiten", bases["plain"], texts)
     out = tmp_path / "out"
