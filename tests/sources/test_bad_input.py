@@ -1,6 +1,7 @@
 """Bad input gives one line that says what is wrong and what to do."""
 
 import contextlib
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -188,3 +189,13 @@ def test_things_that_are_no_vectors():
     refused(np.eye(3), "chunk_rows must be an integer of at least 1", chunk_rows=0)
     refused(open(np.eye(3)), "options must be given to the source", skip_bad_rows=True)
     refused(open(np.eye(3)), "sample_weight must be given to the source", sample_weight=[1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "extra"),
+    [("hdf5", "h5py", "hdf5"), ("zarr", "zarr", "zarr"), ("faiss", "faiss", "faiss")],
+)
+def test_a_missing_package_is_named_with_its_extra(make, X, monkeypatch, kind, package, extra):
+    path = make(kind, X)
+    monkeypatch.setitem(sys.modules, package, None)
+    refused(path, rf'{package} is needed, .* pip install "isotropy\[{extra}\]"')
