@@ -48,14 +48,16 @@ class BlockSums(Statistic):
     fields = {
         "n_samples": Field(kind="int", low=1),
         "origin": Field("n_features", optional=True),
-        "exponent": Field(kind="int", low=-1200, high=1200),
+        "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
         "rows": Field(f"{N_BLOCKS}", low=0, high=LARGEST_TOTAL),
         "weight": Field(f"{N_BLOCKS}", low=0, high=LARGEST_TOTAL),
         "total": Field(f"{N_BLOCKS}, n_directions", optional=True),
         "products": Field(f"{N_BLOCKS}, n_directions, n_directions", optional=True),
     }
 
-    def __init__(self, n_samples: int, origin: Array | None = None, exponent: int = 0) -> None:
+    def __init__(
+        self, n_samples: int, origin: Array | None = None, exponent: int | None = None
+    ) -> None:
         self.n_samples, self.exponent = n_samples, exponent
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
         self.rows: Floats = np.zeros(N_BLOCKS)
