@@ -14,7 +14,7 @@ from isotropy.evidence.spaces import (
     default_candidates,
     search_grid,
 )
-from isotropy.repairs import Repair
+from isotropy.repairs import PerGroup, Repair
 
 BOTH = ("token", "sentence")
 X = np.random.default_rng(0).standard_normal((600, 20)).astype(np.float32) * np.arange(1, 21) + 1
@@ -209,3 +209,8 @@ def test_the_references_are_themselves():
         Whiten(power=0.5).fit(X).transform(X),
     )
     assert isinstance(Candidate("center").make().fit(X), Center)
+
+
+def test_a_repair_of_groups_is_refused():
+    with pytest.raises(InputError, match="one for all rows, got PerGroup"):
+        as_candidate(PerGroup(Center()), ("sentence",))

@@ -215,6 +215,11 @@ def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
     if isinstance(spec, Candidate):
         return spec
     if isinstance(spec, Repair):
+        if spec.grouped:
+            raise InputError(
+                f"a repair to try must be one for all rows, got {type(spec).__name__}. Give the "
+                "one inside it."
+            )
         usual = type(spec)().get_params()
         params = {k: v for k, v in spec.get_params().items() if v != usual[k]}
         return Candidate(spec.name, params, levels[0])
