@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import inspect
+import re
 import reprlib
 import sys
 import warnings
@@ -14,7 +15,23 @@ from typing import Any, TypeVar, overload
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 BRIEF = 80  # characters of a value in a message
+SECRET = re.compile(
+    r"(\w:/{1,3}[^/\s:@]*:)\S*(?=@)|((?:password|api_key)=)[^&#\s'\"]+", re.IGNORECASE
+)
 BETWEEN = {"isotropy", "sklearn", "functools", "contextlib"}  # packages between a warning and users
+
+
+def without_secrets(text: str) -> str:
+    """The text with *** for passwords and keys in URLs.
+
+    Examples
+    --------
+    >>> without_secrets("postgresql://ann:s3cret@host/db?sslpassword=other&table=docs")
+    'postgresql://ann:***@host/db?sslpassword=***&table=docs'
+    """
+    if ":/" not in text:
+        return text
+    return SECRET.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:
@@ -27,7 +44,7 @@ def one_line(text: object, longest: int = LONGEST) -> str:
     >>> one_line("a" * 30 + "b" * 30, 20)
     'aaaaaaaaa [...] bbbb'
     """
-    line = str(text)
+    line = without_secrets(str(text))
     if len(line) > 2 * longest:  # escapes are made of no more than is shown
         line = _cut(line, 2 * longest)
     if not line.isprintable():
@@ -190,6 +207,9 @@ def brief(value: object) -> str:
 
 
 class _Brief(reprlib.Repr):
+    def repr_str(self, value: str, level: int) -> str:
+        return super().repr_str(without_secrets(value), level)
+
     def repr_int(self, value: int, level: int) -> str:
         if value.bit_length() <= 4 * BRIEF:
             return repr(value)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, reason
+from isotropy.errors import InputError, reason, without_secrets
 
 try:
     import fcntl
@@ -226,7 +226,7 @@ def status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 def quoted(path: object) -> str:
     """A path for messages: in quotes, on one line, and of bounded length."""
-    text = str(path)
+    text = without_secrets(str(path))
     return repr(text if len(text) <= 160 else f"{text[:80]}...{text[-80:]}")
 
 

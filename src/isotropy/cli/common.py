@@ -104,6 +104,10 @@ def among(*names: str) -> Callable[[str], list[str]]:
 
 
 VECTOR_FILES = ".npy, .parquet, .safetensors or .vec, or a folder of Parquet parts (no suffix)"
+NEW_COLUMN = (
+    "Or the URL of a new column or table, such as 'lance:///folder?column=repaired#table'; an "
+    "interrupted run resumes."
+)
 TORCH_DEVICE = "Torch device, such as cuda, cuda:1 or cpu [cuda if available]"
 POOL_HELP = (
     "How the vectors of a text's tokens become one: their mean, the first (cls), the last, or "
@@ -116,7 +120,9 @@ SourceArgument = Annotated[
         metavar="SOURCE",
         help="File, folder, glob or URL of vectors: .npy, .npz, .safetensors, .parquet, .arrow, "
         ".feather, .csv, .tsv, .jsonl, word2vec .txt, .vec and .bin, each of these texts also as "
-        ".gz, .fvecs, .fbin, .h5, .h5ad, .zarr, .gguf, .faiss, or a data set saved by datasets.",
+        ".gz, .fvecs, .fbin, .h5, .h5ad, .zarr, .gguf, .faiss, or a data set saved by datasets. "
+        "Or a table: lance:///folder#table, 'postgresql://host/db?table=docs&column=embedding', "
+        "qdrant://host:6333#collection.",
         show_default=False,
     ),
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -11,7 +11,7 @@ from typer import Option
 
 from isotropy.cli import common
 from isotropy.engines import map_rows, using
-from isotropy.errors import InputError, IsotropyWarning
+from isotropy.errors import InputError, IsotropyWarning, without_secrets
 from isotropy.models import Encoder, cut_off
 from isotropy.progress import ProgressBar
 from isotropy.repairs import load, open_target
@@ -30,10 +30,10 @@ def embed(
     texts: common.TextsArgument,
     *,
     out: Annotated[
-        Path,
+        str,
         Option(
             help=f"File for the vectors: {common.VECTOR_FILES}. Parquet also keeps the texts and "
-            "the other columns.",
+            "the other columns. Or the URL of a new table, such as lance:///folder#table.",
             show_default=False,
         ),
     ],
@@ -92,7 +92,7 @@ def embed(
     with warnings.catch_warnings(), ProgressBar("rows") as bar, using(progress=bar):
         warnings.simplefilter("ignore", IsotropyWarning)  # their number is told below
         source = encoder.source(opened)
-        source.text_column = "word" if out.suffix in WORD_FILES else None
+        source.text_column = "word" if os.path.splitext(out)[1] in WORD_FILES else None
         sink = open_target(
             out,
             source.n_features,
@@ -104,4 +104,4 @@ def embed(
         map_rows(source, lambda rows: rows, sink)
     if source.n_truncated:
         typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
-    common.say(f"wrote {source.n_samples:,} rows of {source.n_features} to {out}")
+    common.say(f"wrote {source.n_samples:,} rows of {source.n_features} to {without_secrets(out)}")

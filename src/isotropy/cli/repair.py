@@ -15,7 +15,7 @@ import typer
 from typer import Option
 
 from isotropy.cli import common
-from isotropy.errors import InputError, RepairFileError, one_line, warn
+from isotropy.errors import InputError, RepairFileError, one_line, warn, without_secrets
 from isotropy.repairs import (
     Origin,
     PerGroup,
@@ -33,7 +33,10 @@ from isotropy.writing import is_stream
 DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
 SAMPLED = 10_000  # rows from the beginning of a stream, in which a shift is looked for
 LONGEST = 2000  # characters of a line
-OUT_HELP = f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs."
+OUT_HELP = (
+    f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs. "
+    f"{common.NEW_COLUMN}"
+)
 RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
 
 
@@ -48,7 +51,7 @@ def repair(
     source: common.SourceArgument,
     *,
     method: Annotated[RepairName, Option(help="The repair to fit.", show_default=False)],
-    out: Annotated[Path | None, Option(help=OUT_HELP)] = None,
+    out: Annotated[str | None, Option(help=OUT_HELP)] = None,
     save: Annotated[
         Path | None, Option(help="File for the fitted repair, to be used with `apply`.")
     ] = None,
@@ -137,12 +140,14 @@ def repair(
     common.say_left_out(rows.n_samples - fitted.n_samples_seen_)
 
 
-def write(fitted: Repair, rows: Source, out: Path, overwrite: bool, **grouping: str) -> int:
+def write(fitted: Repair, rows: Source, out: str, overwrite: bool, **grouping: str) -> int:
     """Write the repaired rows and say so; returns the number of rows left out."""
     n_skipped = fitted.write(rows, out, overwrite=overwrite, **grouping)
     if not is_stream(out):
         written = as_source(out)
-        common.say(f"wrote {written.n_samples:,} rows of {written.n_features} to {out}")
+        common.say(
+            f"wrote {written.n_samples:,} rows of {written.n_features} to {without_secrets(out)}"
+        )
     return n_skipped
 
 
@@ -165,7 +170,7 @@ def apply(
     repair: common.RepairArgument,
     source: common.SourceArgument,
     *,
-    out: Annotated[Path, Option(help=OUT_HELP, show_default=False)],
+    out: Annotated[str, Option(help=OUT_HELP, show_default=False)],
     overwrite: common.OverwriteOption = False,
     group_column: common.GroupColumnOption = None,
     origin: common.OriginOption = None,
@@ -212,6 +217,8 @@ def apply_to_stream(
     """Repair standard input, batch by batch, and write it to standard output."""
     from isotropy.sources import streams
 
+    if isinstance(fitted, PerGroup):
+        raise InputError("REPAIR must have no groups for standard input. Name files instead of -.")
     if options.engine != "local":
         raise InputError(f"--engine must be local for standard input, got {options.engine}.")
     if sys.stdin is None or sys.stdin.isatty():

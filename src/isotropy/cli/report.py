@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from isotropy.cli import common
+from isotropy.errors import without_secrets
 from isotropy.sources import paths
 from isotropy.writing import is_stream
 
@@ -73,7 +74,7 @@ def report(
             evidence=evidence or (),
             layers=layers,
             against=old,
-            title=title or Path(source).name,
+            title=title or Path(without_secrets(source)).name,
             seed=seed,
             overwrite=overwrite,
             checkpoint=checkpoint,

@@ -48,14 +48,23 @@ def fresh(statistics: Sequence[Statistic]) -> Partial:
     return Partial([statistic.empty() for statistic in statistics])
 
 
-def write(batches: Iterable[Batch], sink: Sink | PartsSink, report: Report) -> int:
+def write(chunk: Chunk, batches: Iterable[Batch], sink: Sink | PartsSink, report: Report) -> int:
     """Write the batches of a chunk; returns the number of rows left out."""
     n_skipped = 0
     for batch in batches:
-        sink.write(batch.rows, batch.carried)
+        sink.write_batch(batch)
         n_skipped += batch.n_skipped
         report(batch.rows.shape[0] + batch.n_skipped)
+    sink.commit(chunk, n_skipped)
     return n_skipped
+
+
+def remaining(source: Source, sink: Sink | PartsSink, report: Report) -> list[Chunk]:
+    """The chunks of the source that an interrupted run did not write to the sink."""
+    chunks = source.chunks()
+    left = [chunk for chunk in chunks if chunk.first_row >= sink.n_done]
+    report(sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in left))
+    return left
 
 
 class PassCheckpoint:

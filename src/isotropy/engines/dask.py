@@ -471,4 +471,4 @@ def part_written(shared: Any, number: int, chunk: Chunk) -> int:
     source, function, sink = shared
     mapped = (replace(batch, rows=function(batch.rows)) for batch in source.read(chunk))
     with one_blas_thread(), sink.part(number) as part:
-        return write(mapped, part, lambda n_rows: None)
+        return write(chunk, mapped, part, lambda n_rows: None)

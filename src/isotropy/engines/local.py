@@ -13,7 +13,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
+from isotropy.engines.base import (
+    Engine,
+    Partial,
+    PassCheckpoint,
+    Report,
+    RowFunction,
+    fresh,
+    remaining,
+    write,
+)
 from isotropy.linalg import one_blas_thread
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
 from isotropy.stats import Statistic
@@ -101,23 +110,24 @@ class Local(Engine):
     ) -> int:
         """Threads read and map a few chunks ahead of the one being written."""
 
-        def work(chunk: Chunk) -> list[Batch]:
-            return [replace(batch, rows=function(batch.rows)) for batch in source.read(chunk)]
+        def work(chunk: Chunk) -> tuple[Chunk, list[Batch]]:
+            read = source.read(chunk)
+            return chunk, [replace(batch, rows=function(batch.rows)) for batch in read]
 
-        n_skipped = 0
-        chunks = iter(source.chunks())
         n_ahead = n_threads()
         with one_blas_thread(), ThreadPool(n_ahead) as threads, sink:
-            waiting: deque[Future[list[Batch]]] = deque(
+            n_skipped = sink.n_skipped
+            chunks = iter(remaining(source, sink, report))
+            waiting: deque[Future[tuple[Chunk, list[Batch]]]] = deque(
                 threads.submit(work, chunk) for chunk in itertools.islice(chunks, n_ahead)
             )
             try:
                 while waiting:
-                    batches = waiting.popleft().result()
+                    chunk, batches = waiting.popleft().result()
                     waiting.extend(
                         threads.submit(work, chunk) for chunk in itertools.islice(chunks, 1)
                     )
-                    n_skipped += write(batches, sink, report)
+                    n_skipped += write(chunk, batches, sink, report)
             except BaseException:
                 for future in waiting:
                     future.cancel()

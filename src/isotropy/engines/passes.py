@@ -150,5 +150,6 @@ def map_rows(source: Source, function: RowFunction, sink: Any) -> int:
     """Write function(rows) to the sink, in order; returns the number of bad rows left out."""
     settings = _settings.get()
     settings.engine.check(sink)
+    source = source if sink.carries else source.bare()
     settings.progress.begin(source.n_samples)
     return settings.engine.map(source, function, sink, settings.progress.advance)

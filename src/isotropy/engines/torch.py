@@ -10,7 +10,16 @@ from contextvars import copy_context
 from dataclasses import replace
 
 from isotropy import checks
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
+from isotropy.engines.base import (
+    Engine,
+    Partial,
+    PassCheckpoint,
+    Report,
+    RowFunction,
+    fresh,
+    remaining,
+    write,
+)
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
@@ -69,11 +78,12 @@ class Torch(Engine):
     ) -> int:
         if self.device.type == "cpu":
             return Local().map(source, function, sink, report)
-        n_skipped = 0
         with sink, self._precision():
-            for batches in self._ahead(source, source.chunks()):
+            n_skipped = sink.n_skipped
+            chunks = remaining(source, sink, report)
+            for chunk, batches in zip(chunks, self._ahead(source, chunks), strict=True):
                 mapped = (replace(batch, rows=function(batch.rows)) for batch in batches)
-                n_skipped += write(mapped, sink, report)
+                n_skipped += write(chunk, mapped, sink, report)
         return n_skipped
 
     def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[Iterator[Batch]]:

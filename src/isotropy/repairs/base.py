@@ -168,7 +168,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         out : path, optional
             File (.npy, .parquet, .safetensors, .vec) to stream the repaired rows to, in order
             and with any other columns; without a suffix, a folder of Parquet parts. It gets its
-            name only when it is complete.
+            name only when it is complete. Or the URL of a new column or table in a database.
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs; only with `out`.
         overwrite : bool
@@ -219,8 +219,16 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         source = as_source(X)
         checks.width(source.n_features, self.n_features_in_)
         with using(engine):
-            sink = open_target(out, self._n_features_out, source, overwrite=overwrite)
+            sink = open_target(
+                out, self._n_features_out, source, overwrite=overwrite, job=self._job()
+            )
             return map_rows(source, self._repaired, sink)
+
+    def _job(self) -> str:
+        """What identifies the fitted repair, to the last digit of its arrays."""
+        learned = {name: np.asarray(getattr(self, name)) for name in self.learned}
+        params = {name: str(value) for name, value in self.get_params().items()}
+        return f"{self.name} {stored.checksum(params, learned):08x}"
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from the rows that the repair was fitted on.

@@ -69,6 +69,10 @@ class File(ABC):
     def rows_at_once(self) -> int:
         return self.chunk_rows or default_rows(self.n_features)
 
+    def now(self) -> tuple[int, ...]:
+        """What identifies the file as it is now, to be compared with `stamp`."""
+        return paths.stamp(self.path)
+
     def pieces(self) -> list[tuple[int, Place]]:
         """(number of rows, place) of consecutive pieces of the file."""
         starts = range(0, self.n_rows, self.rows_at_once)
@@ -163,7 +167,7 @@ class FileSource(Source):
     def identity(self) -> dict[str, Any]:
         return {
             "kind": self.files[0].kind,
-            "files": [[file.path, *paths.stamp(file.path)[:2]] for file in self.files],
+            "files": [[file.path, *file.now()[:2]] for file in self.files],
             "n_samples": self.n_samples,
             "n_features": self.n_features,
             "column": [self.asked, self.column],
@@ -208,7 +212,7 @@ def wide(dtype: str) -> bool:
 
 def expect_unchanged(file: File) -> None:
     """Raise if the file was replaced or edited after it was opened."""
-    if file.stamp and not paths.same(file.stamp, paths.stamp(file.path)):
+    if file.stamp and not paths.same(file.stamp, file.now()):
         raise FormatError("has changed since it was opened. Open it again.")
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isotropy import checks
 from isotropy.errors import InputError, brief
-from isotropy.sources import paths
+from isotropy.sources import addresses, paths
+from isotropy.sources.addresses import Address
 from isotropy.sources.base import ArraySource, Source
 from isotropy.sources.files import (
     PICKLED,
@@ -100,6 +101,8 @@ def open_source(
         Zarr folder, a folder or a glob of files of one kind, a folder written by Hugging Face's
         `save_to_disk`, a URL such as s3://bucket/x.npy, or the folder of a static model, whose
         token vectors are read. Files are read in sorted order.
+        Tables of databases: lance:///folder#table, postgresql://host/db?table=docs&column=vector,
+        qdrant://host:6333#collection, or the folder of a Lance table, docs.lance.
     column : str or list of str, optional
         The array, tensor or column with the vectors; a pattern or a list of names of number
         columns; or the dotted path of a nested field. By default, the only candidate.
@@ -139,6 +142,9 @@ def open_source(
         frame = as_frame(X, column=column, chunk_rows=chunk_rows, **options)
         return frame or ArraySource(X, chunk_rows=chunk_rows, **options)
     names = [checks.path(name, "X") for name in names]
+    tables = [addresses.address(name) for name in names]
+    if any(tables):
+        return _open_table(tables, column, chunk_rows, **options)
     if len(names) == 1 and column is None:
         table = _first(format.vectors(names[0]) for format in _folder_formats(names[0]))
         if table is not None:
@@ -149,6 +155,16 @@ def open_source(
             found += _expand(paths.normal(path))
     files = [_open_file(path, column, chunk_rows) for path in found]
     return FileSource(files, asked=column, **options)
+
+
+def _open_table(
+    tables: list[Address | None], column: Column, chunk_rows: int | None, **options: Any
+) -> Source:
+    if len(tables) > 1 or tables[0] is None:
+        raise InputError("X must be one table or a list of files, got a table in a list.")
+    databases = importlib.import_module("isotropy.sources.databases")
+    opened: Source = databases.open_table(tables[0], column, chunk_rows, **options)
+    return opened
 
 
 def as_source(X: Any, sample_weight: object = None) -> Source:

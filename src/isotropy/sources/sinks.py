@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.errors import InputError
-from isotropy.sources import paths
-from isotropy.sources.base import Source, mapped_files, narrowed, widened
+from isotropy.sources import addresses, paths
+from isotropy.sources.base import Batch, Chunk, Source, mapped_files, narrowed, widened
 from isotropy.sources.files import wide
 from isotropy.writing import NewFile, NewFolder, is_ours, is_stream, quoted, status, write_errors
 
@@ -37,7 +37,31 @@ SINKS = {  # suffix: (module, class)
 Identity = tuple[Any, ...]
 
 
-class Sink:
+class ChunkWriter:
+    """What engines ask of any target of rows: to write the chunks of a source, in order.
+
+    A target that can resume says in `n_done` how many rows of the source an interrupted run has
+    dealt with, of which it left out `n_skipped`. One that `carries` nothing has no room for other
+    columns.
+    """
+
+    n_done = 0
+    n_skipped = 0
+    carries = True
+
+    def write(self, rows: Array, carried: pa.Table | None = None) -> None:
+        """Append rows, with their other columns if there is room for them."""
+        raise NotImplementedError
+
+    def write_batch(self, batch: Batch) -> None:
+        """Append the rows of a batch."""
+        self.write(batch.rows, batch.carried)
+
+    def commit(self, chunk: Chunk, n_skipped: int) -> None:
+        """All rows of a chunk have been written, but for `n_skipped` that were left out."""
+
+
+class Sink(ChunkWriter):
     """A file of rows that appears under its name only when it is complete.
 
     After an exception, an older file of that name is unchanged. Use `open_sink` to get a sink. One
@@ -143,6 +167,7 @@ def open_sink(
     overwrite: bool = False,
     name: str = "out",
     origin: Mapping[str, Any] | None = None,
+    job: str = "",
 ) -> Sink | PartsSink:
     """The sink of a path: a context manager with `write(rows, carried=None)`, in order.
 
@@ -151,6 +176,7 @@ def open_sink(
     path : path
         A file that ends in .npy, .parquet, .safetensors, .vec or .txt, or without a suffix a folder
         of Parquet parts. Only Parquet keeps all other columns; word2vec's text keeps the words.
+        Or the URL of a database, such as lance:///folder#table.
     n_features : int
     dtype : str, optional
         By default that of `like`, otherwise float32. Floats are kept, except that bfloat16
@@ -163,7 +189,15 @@ def open_sink(
         The name of the path in messages.
     origin : mapping, optional
         How the rows were made, as `Source.origin` says it. Parquet and safetensors keep it.
+    job : str
+        What identifies the work that makes the rows of `like`. An interrupted run that writes to a
+        database is resumed only by the same job.
     """
+    address = addresses.address(path)
+    if address is not None:
+        opener = importlib.import_module(f"isotropy.sources.{address.kind}")
+        opened: Sink = opener.open_sink(address, n_features, dtype, like, name, job, overwrite)
+        return opened
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
     dtype = dtype or ("float32" if like is None else like.dtype)
@@ -189,7 +223,7 @@ def open_sink(
     return kind(target, n_features, dtype, **options)
 
 
-class PartsSink:
+class PartsSink(ChunkWriter):
     """A folder that appears under its name only when all its parts are complete.
 
     Inside `with`, `part(i)` is the sink of part i, in other processes too: this object pickles as
@@ -263,7 +297,8 @@ def guard(
     An output must not be an input, nor a folder that contains one, however they are spelled: links,
     `~` and file:// are followed to the file itself. Two outputs must differ. Existing files are
     replaced only with `overwrite`, and existing folders only if, in addition, we wrote everything
-    in them. Pipes and devices are written to as they are.
+    in them. Pipes and devices are written to as they are. Databases are left to `open_sink`, which
+    connects to them.
 
     Parameters
     ----------
@@ -274,7 +309,11 @@ def guard(
         Folders that we add to, such as a checkpoint. They may exist.
     overwrite : bool
     """
-    new = {name: output_path(path, name) for name, path in outputs.items() if path is not None}
+    new = {
+        name: output_path(path, name)
+        for name, path in outputs.items()
+        if path is not None and addresses.address(path) is None
+    }
     grown = {name: paths.normal(path) for name, path in (kept or {}).items() if path is not None}
     _expect_distinct(new | grown)
     read = [(name, path) for name, one in (inputs or {}).items() for path in _read(one)]

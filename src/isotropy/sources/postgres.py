@@ -1,0 +1,443 @@
+"""Columns of pgvector in PostgreSQL, read and written with binary COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from isotropy.errors import InputError, one_line
+from isotropy.sources.addresses import Address
+from isotropy.sources.base import Batch, Source
+from isotropy.sources.databases import (
+    MARK,
+    DatabaseSink,
+    Progress,
+    Table,
+    expect_complete,
+    imported,
+    mark_of,
+)
+from isotropy.sources.files import FormatError, Pieces, Place, listed
+from isotropy.sources.pgcopy import composed, parsed
+
+TYPES = {"vector": "float32", "halfvec": "float16"}  # of pgvector
+WHOLE = ("smallint", "integer", "bigint")
+FIND_TABLE = """
+    SELECT c.oid::int8, pg_postmaster_start_time()::text || current_database()
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = %s AND c.relkind IN ('r', 'p')
+    AND CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END"""
+FIND_COLUMNS = """
+    SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod,
+        EXISTS (
+            SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid
+            AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum
+            AND a.attnotnull
+        ),
+        EXISTS (
+            SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary
+            AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum
+        ),
+        col_description(a.attrelid, a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attnum"""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table, as the catalogue has it."""
+
+    name: str
+    type: str
+    size: int
+    is_unique: bool  # and never NULL
+    is_primary: bool
+    comment: str | None
+
+    @property
+    def dtype(self) -> str | None:
+        """That of its vectors; None if it holds something else."""
+        return TYPES.get(self.type.rpartition(".")[2])
+
+    @property
+    def progress(self) -> Progress | None:
+        mark, _, text = (self.comment or "").partition(": ")
+        return Progress.parse(text) if mark == MARK else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresTable(Table):
+    """A table in the order of its key; `bounds` are the keys at which pieces begin, as text."""
+
+    kind: str = "PostgreSQL"
+    key: str
+    key_type: str
+    bounds: tuple[str, ...]
+    oid: int
+    server: str
+
+    def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
+        from psycopg import sql
+
+        piece = first_row // self.rows_at_once
+        key, column = sql.Identifier(self.key), sql.Identifier(str(self.column))
+        kind = sql.SQL(self.key_type)
+        wanted = [sql.SQL("{}::{}").format(key, sql.SQL(_sent(self.key_type)))] if carry else []
+        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT (FORMAT binary)")
+        limits = [
+            sql.SQL("{} {} {}::{}").format(key, sql.SQL(sign), sql.Literal(bound), kind)
+            for sign, bound in zip((">=", "<"), self.bounds[piece : piece + 2], strict=False)
+        ]
+        with _connected(self.address) as connection, connection.cursor() as cursor:
+            statement = query.format(
+                sql.SQL(", ").join([*wanted, column]),
+                _identifier(self.address.table),
+                sql.SQL(" AND ").join(limits),
+                key,
+            )
+            with cursor.copy(statement) as copy:
+                data = b"".join(copy)
+        whole = self.key_type in WHOLE
+        rows, keys = parsed(data, self.n_features, self.dtype, whole if carry else None)
+        if len(rows) != n_rows:
+            raise FormatError("has changed since it was opened. Open it again.")
+        yield rows, None if keys is None else pa.table({self.key: keys})
+
+
+def open_table(address: Address, chunk_rows: int | None) -> PostgresTable:
+    with _connected(address) as connection:
+        found = _find(connection, address)
+        if found is None:
+            raise InputError(
+                f"{str(address)!r}: there is no table {address.table!r}, "
+                f"only {listed(_tables(connection)) or 'none'}. Choose with table=."
+            )
+        oid, server = found
+        fields = _fields(connection, oid)
+        field = _vectors(address, fields)
+        expect_complete(address, f"the column {field.name!r}", field.progress)
+        key = _key(address, fields)
+        n_features = field.size
+        if n_features <= 0:  # a column of any width
+            n_features = _first_width(connection, address, field)
+        plain = PostgresTable(
+            path=str(address),
+            address=address,
+            n_rows=1,
+            n_features=n_features,
+            dtype=str(field.dtype),
+            column=field.name,
+            chunk_rows=chunk_rows,
+            features=(field.name,),
+            others=((key.name, "int64" if key.type in WHOLE else "string"),),
+            key=key.name,
+            key_type=key.type,
+            bounds=(),
+            oid=oid,
+            server=server,
+            mark=(0, 0),
+        )
+        n_rows, bounds = _bounds(connection, address, key, plain.rows_at_once)
+    mark = mark_of([oid, field.name, key.name, bounds], n_rows)
+    return PostgresTable(**(vars(plain) | {"n_rows": n_rows, "bounds": bounds, "mark": mark}))
+
+
+def _vectors(address: Address, fields: list[Field]) -> Field:
+    """The column that the URL names; by default the only one of vectors."""
+    vectors = [field for field in fields if field.dtype is not None]
+    wanted = [field for field in fields if field.name == address.column]
+    if address.column is not None and not wanted:
+        raise InputError(
+            f"{str(address)!r}: the table {address.table!r} has no column {address.column!r}, only "
+            f"{listed([field.name for field in fields])}. Choose with column."
+        )
+    if wanted and wanted[0].dtype is None:
+        raise InputError(
+            f"{str(address)!r}: the column {address.column!r} must be of the type vector or "
+            f"halfvec, got {wanted[0].type}. Choose with column."
+        )
+    found = wanted or vectors
+    if len(found) != 1:
+        there = listed([field.name for field in vectors])
+        raise InputError(
+            f"{str(address)!r}: the table {address.table!r} must have one column of vectors, got "
+            f"{there or 'none'}. Choose with column."
+        )
+    return found[0]
+
+
+def _key(address: Address, fields: list[Field]) -> Field:
+    """The column that rows are read and written by."""
+    for field in fields:
+        if field.name == address.key if address.key else field.is_primary:
+            if not field.is_unique:
+                break
+            return field
+    named = f"the key {address.key!r}" if address.key else "a primary key of one column"
+    unique = [field.name for field in fields if field.is_unique]
+    raise InputError(
+        f"{str(address)!r}: the table {address.table!r} must have {named}, unique and never NULL. "
+        + (f"Choose with key=, from {listed(unique)}." if unique else "Add a primary key.")
+    )
+
+
+def _first_width(connection: Any, address: Address, field: Field) -> int:
+    from psycopg import sql
+
+    query = sql.SQL("SELECT vector_dims({0}) FROM {1} WHERE {0} IS NOT NULL LIMIT 1")
+    table, column = _identifier(address.table), sql.Identifier(field.name)
+    found = connection.execute(query.format(column, table)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _bounds(
+    connection: Any, address: Address, key: Field, n_rows: int
+) -> tuple[int, tuple[str, ...]]:
+    """The number of rows, and the key of every n_rows-th of them."""
+    from psycopg import sql
+
+    if not n_rows:
+        return 0, ()
+    query = sql.SQL(
+        "SELECT CASE WHEN (i - 1) % {2} = 0 THEN k::text END, i FROM (SELECT {0} AS k, "
+        "row_number() OVER (ORDER BY {0}) AS i, count(*) OVER () AS n FROM {1}) AS numbered "
+        "WHERE (i - 1) % {2} = 0 OR i = n ORDER BY i"
+    )
+    parts = sql.Identifier(key.name), _identifier(address.table), sql.Literal(n_rows)
+    found = connection.execute(query.format(*parts)).fetchall()
+    total = found[-1][1] if found else 0
+    return total, tuple(bound for bound, _ in found if bound is not None)
+
+
+def _find(connection: Any, address: Address) -> tuple[int, str] | None:
+    schema, _, name = address.table.rpartition(".")
+    found = connection.execute(FIND_TABLE, (name, schema or None, schema or None)).fetchone()
+    return None if found is None else (found[0], found[1])
+
+
+def _fields(connection: Any, oid: int) -> list[Field]:
+    return [Field(*row) for row in connection.execute(FIND_COLUMNS, (oid,)).fetchall()]
+
+
+def _tables(connection: Any) -> list[str]:
+    query = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND pg_table_is_visible(oid)"
+    hidden = " AND relnamespace <> 'pg_catalog'::regnamespace ORDER BY relname"
+    return [name for (name,) in connection.execute(query + hidden).fetchall()]
+
+
+def _identifier(table: str) -> Any:
+    from psycopg import sql
+
+    schema, _, name = table.rpartition(".")
+    return sql.Identifier(schema, name) if schema else sql.Identifier(name)
+
+
+def _sent(key_type: str) -> str:
+    """The type in which keys travel."""
+    return "int8" if key_type in WHOLE else "text"
+
+
+@contextmanager
+def _connected(address: Address) -> Iterator[Any]:
+    """A connection that commits each statement; what the driver raises becomes one line."""
+    with _errors(address), _connection(address, autocommit=True) as connection:
+        yield connection
+
+
+def _connection(address: Address, autocommit: bool) -> Any:
+    psycopg = imported("psycopg", "postgres", "postgresql://")
+    return psycopg.connect(address.server, autocommit=autocommit, application_name=MARK)
+
+
+@contextmanager
+def _errors(address: Address, then: str = "") -> Iterator[None]:
+    psycopg = imported("psycopg", "postgres", "postgresql://")
+    try:
+        yield
+    except psycopg.Error as error:
+        lines = str(error.diag.message_primary or error).strip().splitlines() or ["no reason"]
+        why = one_line(lines[0].rpartition(" failed: ")[2].removeprefix("FATAL:").strip(), 200)
+        if "password" in why or "authentication" in why:
+            fix = "Check the user, and PGPASSWORD or the password in the URL"
+        elif error.sqlstate == "42704":  # there is no type of that name
+            fix = "Run in the database: CREATE EXTENSION vector"
+        elif error.sqlstate is None or error.sqlstate[:2] in ("08", "57"):
+            fix = f"Check that the server runs, then repeat the command{then}"
+        else:
+            fix = "Check the table and your rights to it"
+        raise InputError(f"{str(address)!r}: {why.rstrip('.')}. {fix}.") from error
+
+
+def open_sink(
+    address: Address,
+    n_features: int,
+    dtype: str | None,
+    like: Source | None,
+    name: str,
+    job: str,
+    overwrite: bool,
+) -> PostgresSink:
+    return PostgresSink(address, n_features, dtype, like, name, job, overwrite)
+
+
+class PostgresSink(DatabaseSink):
+    """A new column of the table that is read, or a new table of keys and vectors.
+
+    Each chunk is one transaction: rows go to a temporary table and from there to the column, whose
+    comment records the progress.
+    """
+
+    connection: Any = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.staged: list[Any] = []  # keys of the chunk
+        with _connected(self.address) as connection:
+            self._look(connection)
+
+    def _look(self, connection: Any) -> Progress | None:
+        """What there is; sets `beside` if the rows belong to a table that exists."""
+        found = _find(connection, self.address)
+        read = self.read if isinstance(self.read, PostgresTable) else None
+        self.beside = read is not None and found == (read.oid, read.server)
+        self.key, self.key_type = self._own_key()
+        self.is_new_table = found is None
+        self.is_new_column = True
+        if found is None:
+            return None
+        self.expect_other_column(self.beside)
+        fields = _fields(connection, found[0])
+        here = [field for field in fields if field.name == self.column]
+        if not here and self.beside:
+            return None
+        self.is_new_column = False
+        what = f"the column {self.column!r} of the table {self.address.table!r}"
+        ours = self.beside or {field.name for field in fields} == {self.key, self.column}
+        if not self.beside:
+            what = f"the table {self.address.table!r}"
+        return self.expect_room(what, here[0].progress if here else None, ours)
+
+    def _own_key(self) -> tuple[str, str]:
+        """The name and the type of the key of the rows; by default their number."""
+        if isinstance(self.read, PostgresTable) and self.address.key in (None, self.read.key):
+            return self.read.key, self.read.key_type
+        key = self.address.key or "id"
+        files = getattr(self.like, "files", ())
+        kind = dict(files[0].others).get(key) if files else None
+        return key, "bigint" if kind is None or "int" in kind else "text"
+
+    def begin(self) -> Progress:
+        from psycopg import sql
+
+        self.table, self.field = _identifier(self.address.table), sql.Identifier(str(self.column))
+        with _errors(self.address):
+            self.connection = _connection(self.address, autocommit=False)
+            lock = f"{self.address.table} {self.column}"
+            self._run("SELECT pg_advisory_lock(hashtext(%s))", lock)  # of a run that just ended
+            self.connection.commit()
+            found = self._look(self.connection)
+            if found is None:
+                self._make()
+                found = Progress(self.job)
+                self._record(found)
+            self.connection.commit()
+            self._run(
+                sql.SQL(
+                    "CREATE TEMP TABLE isotropy_rows (key {}, vector {}) ON COMMIT DELETE ROWS"
+                ).format(sql.SQL(_sent(self.key_type)), self._type())
+            )
+            self.connection.commit()
+        return found
+
+    def _make(self) -> None:
+        from psycopg import sql
+
+        key, kind = sql.Identifier(self.key), sql.SQL(self.key_type)
+        if self.beside:
+            if not self.is_new_column:
+                self._run(sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self.table, self.field))
+            query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
+            self._run(query.format(self.table, self.field, self._type()))
+            return
+        if not self.is_new_table:
+            self._run(sql.SQL("DROP TABLE {}").format(self.table))
+        query = sql.SQL("CREATE TABLE {} ({} {} PRIMARY KEY, {} {})")
+        self._run(query.format(self.table, key, kind, self.field, self._type()))
+
+    def put(self, rows: NDArray[Any], batch: Batch) -> None:
+        carried = pa.table({}) if batch.carried is None else batch.carried
+        given = self.key in carried.column_names
+        keys: Any = carried[self.key] if given else self.numbers(batch)
+        whole = self.key_type in WHOLE
+        data = composed(rows, np.asarray(keys) if whole else [str(key) for key in _plain(keys)])
+        statement = "COPY isotropy_rows FROM STDIN (FORMAT binary)"
+        with (
+            _errors(self.address, "; it resumes"),
+            self.connection.cursor() as cursor,
+            cursor.copy(statement) as copy,
+        ):
+            copy.write(data)
+        self.staged += _plain(keys)
+
+    def save(self, progress: Progress) -> None:
+        with _errors(self.address, "; it resumes"):
+            if self.staged:
+                self._move()
+            self._record(progress)
+            self.connection.commit()
+
+    def _move(self) -> None:
+        """Move the rows of a chunk, which are in the order of their keys, to their column."""
+        from psycopg import sql
+
+        if self.beside:
+            query = sql.SQL(
+                "UPDATE {0} AS t SET {1} = r.vector FROM isotropy_rows AS r "
+                "WHERE t.{2} = r.key::{3} AND t.{2} BETWEEN {4}::{3} AND {5}::{3}"
+            )
+        else:
+            query = sql.SQL("INSERT INTO {0} ({2}, {1}) SELECT key::{3}, vector FROM isotropy_rows")
+        key, kind = sql.Identifier(self.key), sql.SQL(self.key_type)
+        ends = [sql.Literal(str(self.staged[i])) for i in (0, -1)]
+        n_rows = self._run(query.format(self.table, self.field, key, kind, *ends)).rowcount
+        n_lost, self.staged = len(self.staged) - n_rows, []
+        if n_lost:
+            raise InputError(
+                f"{self.path!r} has changed: {n_lost} of its rows are gone. Open it again."
+            )
+
+    def finish(self, progress: Progress) -> None:
+        with _errors(self.address, "; it resumes"):
+            self._record(progress)
+            self.connection.commit()
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def _record(self, progress: Progress) -> None:
+        from psycopg import sql
+
+        query = sql.SQL("COMMENT ON COLUMN {}.{} IS {}")
+        self._run(query.format(self.table, self.field, sql.Literal(f"{MARK}: {progress}")))
+
+    def _run(self, query: Any, *values: Any) -> Any:
+        return self.connection.execute(query, values or None)
+
+    def _type(self) -> Any:
+        from psycopg import sql
+
+        name = next(name for name, dtype in TYPES.items() if dtype == self.dtype)
+        return sql.SQL(f"{name}({self.n_features})")
+
+
+def _plain(keys: Any) -> list[Any]:
+    listed: list[Any] = keys.to_pylist() if hasattr(keys, "to_pylist") else list(keys)
+    return listed

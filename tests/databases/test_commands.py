@@ -1,0 +1,95 @@
+"""Databases on the command line, and secrets that stay out of all it prints and writes."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import isotropy
+from isotropy.cli import app
+from isotropy.errors import InputError, brief, one_line, without_secrets
+from isotropy.writing import quoted
+
+SECRET = "s3cret-w0rd"
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.mark.parametrize("kind", ["lance", "postgres"])
+def test_measure_repair_and_apply(make_database, vectors, tmp_path, kind):
+    database = make_database(kind)
+    found = run("measure", database.source, "--metrics", "isoscore", "--json")
+    assert found.exit_code == 0, found.output
+    wanted = isotropy.metrics.isoscore(vectors)
+    assert json.loads(found.stdout)["isoscore"] == pytest.approx(wanted, rel=1e-5)
+    saved = tmp_path / "repair.safetensors"
+    options = ["--method", "center", "--save", saved, "--out", database.target("repaired")]
+    assert run("repair", database.source, *options).exit_code == 0
+    centred = vectors - vectors.mean(axis=0)
+    assert np.allclose(database.read("repaired"), centred, atol=1e-5)
+    again = run("repair", database.source, *options[:2], "--out", database.target("repaired"))
+    assert again.exit_code == 2
+    assert "--out: the column 'repaired'" in again.stderr
+    assert "Add --overwrite to replace it" in again.stderr
+    assert run("apply", saved, database.source, "--out", database.target("again")).exit_code == 0
+    assert np.allclose(database.read("again"), centred, atol=1e-5)
+    same = run("apply", saved, database.source, "--out", database.source, "--overwrite")
+    assert same.exit_code == 2
+    assert "must be another column" in same.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:{}@127.0.0.1:1/db?table=docs",
+        "postgresql://ann@127.0.0.1:1/db?table=docs&password={}",
+        "postgresql://ann:{}@127.0.0.1:1/db",
+        "postgresql:/ann:{}@127.0.0.1:1/db?table=docs",
+        "postgresql://ann:{}@127.0.0.1:99999999/db?table=docs",
+        "postgres://ann:{}@[/db?table=docs",
+        "qdrant://:{}@127.0.0.1:1#docs",
+        "qdrant://127.0.0.1:1?api_key={}#docs",
+        "s3://key:{}@bucket/x.npy",
+        "nothing://key:{}@bucket/x.npy",
+    ],
+)
+def test_secrets_in_urls_are_not_printed(url, tmp_path):
+    np.save(tmp_path / "x.npy", np.eye(3))
+    url = url.format(SECRET)
+    for words in (
+        ["measure", url],
+        ["measure", url, "--json"],
+        ["repair", tmp_path / "x.npy", "--method", "center", "--out", url],
+        ["apply", url, tmp_path / "x.npy", "--out", tmp_path / "y.npy"],
+        ["report", url, "--out", tmp_path / "page.html"],
+    ):
+        found = run(*words)
+        assert found.exit_code == 2, (words, found.output, found.exception)
+        assert SECRET not in found.output
+        lines = [line for line in found.stderr.splitlines() if "warning: Api key" not in line]
+        assert len(lines) == 1, found.stderr
+
+
+def test_secrets_are_cut_out_before_a_long_text_is():
+    url = f"postgresql://{'u' * 60}:{SECRET}@{'h' * 300}/db"
+    for shown in (one_line(url, 90), brief(url), quoted(url), str(InputError(f"got {url!r}."))):
+        assert SECRET[:4] not in shown
+    assert without_secrets("https://host/x@y z") == "https://host/x@y z"
+
+
+def test_the_page_of_a_report_has_no_secret(make_database, tmp_path):
+    pytest.importorskip("plotly")
+    pytest.importorskip("jinja2")
+    postgres = make_database("postgres")
+    url = postgres.source.replace("//postgres:@", f"//postgres:{SECRET}@")
+    assert SECRET in url  # which a server that trusts us ignores
+    found = run("report", url, "--out", tmp_path / "page.html")
+    assert found.exit_code == 0, found.output
+    assert SECRET not in (tmp_path / "page.html").read_text(encoding="utf-8")
+    repair = tmp_path / "repair.safetensors"
+    assert run("repair", url, "--method", "center", "--save", repair).exit_code == 0
+    assert SECRET.encode() not in repair.read_bytes()
+    assert SECRET not in run("show", repair).output

@@ -1,0 +1,114 @@
+"""What is LanceDB's own: fragments, deleted rows, folders, and search at scale."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import isotropy
+from isotropy.errors import InputError
+from isotropy.repairs import Center, Whiten
+
+from .conftest import lists
+
+lancedb = pytest.importorskip("lancedb")
+pytest.importorskip("lance")
+
+
+def test_deleted_rows_are_neither_read_nor_written(lance, vectors, rows):
+    table = lance.client.open_table("docs")
+    table.delete("id % 7 = 3 OR id BETWEEN 1000 AND 1999")
+    kept = [i for i in range(len(vectors)) if i % 7 != 3 and not 1000 <= i <= 1999]
+    source = isotropy.open(lance.source, chunk_rows=300)
+    assert np.array_equal(rows(source), vectors[kept])
+    Center().fit(source).write(source, lance.target("repaired"))
+    table = lance.client.open_table("docs").to_arrow()
+    assert table["id"].to_pylist() == kept
+    found = table["repaired"].combine_chunks().flatten().to_numpy().reshape(len(kept), -1)
+    assert np.allclose(found, vectors[kept] - vectors[kept].mean(axis=0), atol=1e-5)
+
+
+def test_rows_without_a_vector_have_none_in_the_new_column(tmp_path, vectors, rows):
+    client = lancedb.connect(tmp_path)
+    given = lists(vectors[:100]).to_pylist()
+    given[3] = given[40] = None
+    kind = pa.list_(pa.float32(), vectors.shape[1])
+    client.create_table(
+        "docs", pa.table({"id": range(100), "v": pa.array(given, kind)}), on_bad_vectors="null"
+    )
+    url = f"lance://{tmp_path}#docs"
+    with pytest.raises(InputError, match=r"NaN in 2 rows .first: 3"):
+        isotropy.measure(url)
+    source = isotropy.open(url, skip_bad_rows=True, chunk_rows=30)
+    repair = Center().fit(source)
+    assert repair.write(source, f"lance://{tmp_path}?column=repaired#docs") == 2
+    found = client.open_table("docs").to_arrow()["repaired"].to_pylist()
+    assert [i for i, row in enumerate(found) if row is None] == [3, 40]
+    good = np.delete(vectors[:100], [3, 40], axis=0)
+    written = np.array([row for row in found if row is not None])
+    assert np.allclose(written, good - good.mean(axis=0), atol=1e-5)
+
+
+def test_the_folder_of_a_table_is_a_source_and_a_target(lance, vectors, tmp_path, rows):
+    folder = tmp_path / "docs.lance"
+    assert np.array_equal(rows(isotropy.open(folder)), vectors)
+    repair = Center().fit(folder)
+    written = repair.transform(folder, out=tmp_path / "centred.lance")
+    assert np.allclose(rows(written), vectors - vectors.mean(axis=0), atol=1e-5)
+    with pytest.raises(InputError, match="must be another column than the one that is read"):
+        repair.write(folder, folder, overwrite=True)
+    with pytest.raises(InputError, match="which isotropy did not write"):
+        repair.write(tmp_path / "centred.lance", folder, overwrite=True)
+
+
+def test_rows_added_later_do_not_change_an_open_source(lance, vectors, rows):
+    source = isotropy.open(lance.source)
+    added = {"id": [5000], "text": ["late"], "embedding": lists(vectors[:1])}
+    lance.client.open_table("docs").add(pa.table(added))
+    assert np.array_equal(rows(source), vectors)
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        Center().fit(source).write(source, lance.target("repaired"))
+
+
+def test_urls_that_cannot_work_say_so(tmp_path):
+    with pytest.raises(InputError, match=r"must name a table. End it with #docs"):
+        isotropy.open(f"lance://{tmp_path}")
+    with pytest.raises(InputError, match="with three slashes"):
+        isotropy.open("lance://folder#docs")
+    with pytest.raises(InputError, match="a Path drops one"):
+        isotropy.open("lance:/folder#docs")
+    with pytest.raises(InputError, match="which holds none"):
+        isotropy.open(f"lance://{tmp_path}#docs")
+    with pytest.raises(InputError, match="a table in a list"):
+        isotropy.open([f"lance://{tmp_path}#docs", "x.npy"])
+    (tmp_path / "docs.lance").mkdir()
+    with pytest.raises(InputError, match="could not be read"):
+        isotropy.open(f"lance://{tmp_path}#docs")
+
+
+@pytest.mark.slow
+def test_neighbours_of_100_000_rows_are_those_of_transform_then_search(tmp_path):
+    random = np.random.default_rng(1)
+    spectrum = (np.arange(1, 129) ** -0.4).astype(np.float32)
+    X = random.standard_normal((100_000, 128), dtype=np.float32) * spectrum + np.float32(0.2)
+    queries = random.standard_normal((1000, 128), dtype=np.float32) * spectrum + np.float32(0.2)
+    client = lancedb.connect(tmp_path)
+    client.create_table("docs", pa.table({"id": np.arange(len(X)), "v": lists(X)}))
+    repair = Whiten(normalize=True).fit(f"lance://{tmp_path}#docs")
+    repair.write(f"lance://{tmp_path}#docs", f"lance://{tmp_path}?column=repaired#docs")
+    rows, asked = repair.transform(X), repair.transform(queries)
+    table = client.open_table("docs")
+    search = table.search(list(asked), vector_column_name="repaired").metric("cosine")
+    found = (
+        search.limit(10)
+        .select(["id", "_distance"])
+        .to_arrow()
+        .sort_by([("query_index", "ascending"), ("_distance", "ascending")])
+    )
+    assert len(found) == 10_000
+    ids = found["id"].to_numpy().reshape(1000, 10)
+    cosines = asked @ rows.T
+    best = -np.partition(-cosines, 9, axis=1)[:, :10]
+    worst_wanted = best.min(axis=1)
+    given = np.take_along_axis(cosines, ids, axis=1)
+    assert all(len(set(row)) == 10 for row in ids.tolist())
+    assert (given >= worst_wanted[:, None] - 2e-5).all()  # but for ties, the same rows

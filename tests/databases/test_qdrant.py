@@ -1,0 +1,69 @@
+"""What is Qdrant's own: cosine collections, named vectors, ids, and folders that are in use."""
+
+import numpy as np
+import pytest
+
+import isotropy
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.repairs import Center
+
+models = pytest.importorskip("qdrant_client.models")
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_cosine_collections_give_unit_rows_and_say_so_once(qdrant, vectors, rows):
+    qdrant.create("angles", vectors[:200], "Cosine")
+    url = qdrant.target("angles")
+    with pytest.warns(IsotropyWarning, match="scales vectors to length one"):
+        source = isotropy.open(url)
+    assert np.allclose(rows(source), unit(vectors[:200]), atol=1e-6)
+    isotropy.open(url)  # a second warning would be an error
+    repair = Center().fit(source)
+    with pytest.warns(IsotropyWarning, match="scales vectors to length one"):
+        written = repair.transform(source, out=qdrant.target("centred"))
+    assert np.allclose(rows(written), unit(repair.transform(unit(vectors[:200]))), atol=1e-5)
+
+
+def test_named_vectors_uuids_and_points_without_a_vector(qdrant, vectors, rows):
+    ids = [f"00000000-0000-0000-0000-{i:012d}" for i in range(50)]
+    with qdrant.opened() as client:
+        params = models.VectorParams(size=384, distance=models.Distance.DOT)
+        client.create_collection("named", vectors_config={"title": params, "body": params})
+        points = [
+            models.PointStruct(id=one, vector={"body": row.tolist()}, payload={"n": [i]})
+            for i, (one, row) in enumerate(zip(ids, vectors[:50], strict=True))
+        ]
+        points[7].vector = {"title": vectors[7].tolist()}
+        client.upsert("named", points)
+    with pytest.raises(InputError, match="has several vectors, only 'title', 'body'"):
+        isotropy.open(qdrant.target("named"))
+    url = f"{qdrant.url}?column=body#named"
+    with pytest.raises(InputError, match=r"NaN in 1 row .first: 7"):
+        isotropy.measure(url)
+    source = isotropy.open(url, skip_bad_rows=True)
+    repair = Center().fit(source)
+    assert repair.write(source, qdrant.target("centred")) == 1
+    with qdrant.opened() as client:
+        found, _ = client.scroll("centred", limit=100, with_vectors=True)
+    kept = np.delete(np.arange(50), 7)
+    assert [point.id for point in found] == [ids[i] for i in kept]
+    assert [point.payload for point in found] == [{"n": [i]} for i in kept]
+    given = np.array([point.vector["body"] for point in found])
+    assert np.allclose(given, repair.transform(vectors[kept]), atol=1e-6)
+
+
+def test_a_folder_that_is_in_use_is_one_line(qdrant):
+    with qdrant.opened(), pytest.raises(InputError, match=r"open in another client. Close that"):
+        isotropy.open(qdrant.source)
+    assert isotropy.open(qdrant.source).n_samples == 5000
+
+
+def test_a_server_that_is_not_there_is_one_line_without_the_key():
+    with pytest.raises(InputError, match="Check that the server runs") as caught:
+        isotropy.open("qdrant://:s3cret@127.0.0.1:1?https=1#docs")
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(InputError, match="there is no Qdrant folder '/nowhere'"):
+        isotropy.open("qdrant:///nowhere#docs")
