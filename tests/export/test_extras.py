@@ -13,7 +13,8 @@ from .elsewhere import run_fresh
 
 @pytest.mark.parametrize("name", ["faiss", "onnx", "mteb"])
 def test_a_missing_package_is_named_with_its_extra(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, name, None)
+    for loaded in [name, *(m for m in sys.modules if m.startswith(f"{name}."))]:
+        monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.delitem(sys.modules, f"isotropy.export._{name}", raising=False)
     monkeypatch.delattr(export, f"_{name}", raising=False)
     repair = repairs.Center().fit(np.eye(3))

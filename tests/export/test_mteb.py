@@ -100,12 +100,16 @@ def model(tmp_path_factory):
 
 
 WORDS = ["cat", "dog", "moon", "car", "tree", "house", "river", "book", "night", "day", "food"]
+WORDS += ["water", "stone", "bird", "road", "song", "king", "green", "seven", "music", "field"]
 
 
 @pytest.fixture(scope="module")
 def texts():
+    """Texts of five words; no two have the same words, which would be a tie."""
     random = np.random.default_rng(0)
-    return [" ".join(random.choice(WORDS, 5)) for _ in range(300)]
+    chosen = {frozenset(random.choice(WORDS, 5, replace=False).tolist()) for _ in range(350)}
+    found = sorted(" ".join(sorted(words)) for words in chosen)
+    return [found[i] for i in random.permutation(len(found))]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_sts_with_and_without_the_repair_share_a_cache(model, repair, texts, tmp
 
 def test_retrieval_with_and_without_the_repair_share_a_cache(model, repair, texts, tmp_path):
     documents = list(dict.fromkeys(texts[200:]))
-    queries = list(dict.fromkeys(" ".join(text.split()[:2]) for text in documents[:40]))
+    queries = list(dict.fromkeys(" ".join(text.split()[:3]) for text in documents[:40]))
     judgements = [
         (i, j, 1)
         for i, query in enumerate(queries)
