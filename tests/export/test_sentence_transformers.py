@@ -360,12 +360,13 @@ def test_towers_that_cannot_be_routed_are_refused(bases, vectors, tmp_path):
 @pytest.mark.parametrize("mode", ["mean", "cls", "lasttoken", "weightedmean", "max"])
 @pytest.mark.parametrize("name", MOST)
 def test_tokens_are_repaired_before_pooling(name, mode, texts, tmp_path):
-    if name == "whiten, pca" and mode == "max":
-        pytest.skip("the width of the pooling would change")
     for ending in (False, True):
         base = tiny(tmp_path / f"{ending}", mode=mode, normalize=ending)
         model, repair = token_level(name, base, texts)
         out = tmp_path / f"out-{ending}"
+        if name == "whiten, pca" and mode == "max":
+            refused("keep the width 16", base, repair, out)
+            continue
         quietly(base, repair, out)
         wanted = pooled(model, repair, texts, mode)
         assert off(encode(out, texts), unit(wanted) if ending else wanted) < 2 * CLOSE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,13 +49,12 @@ class Model:
     truncate_dim: int | None = None
     own_pooling: bool = True  # rather than the one that sentence-transformers adds
     n_layers: int | None = None
-    end: int = field(init=False)  # number of modules before the final Normalize
 
-    def __post_init__(self) -> None:
-        kinds = [part.kind for part in self.parts]
-        while kinds and kinds[-1] == "Normalize":
-            kinds.pop()
-        object.__setattr__(self, "end", len(kinds))
+    @property
+    def end(self) -> int:
+        """Number of modules before the final Normalize."""
+        others = [i for i, part in enumerate(self.parts) if part.kind != "Normalize"]
+        return others[-1] + 1 if others else 0
 
     @property
     def is_normalised(self) -> bool:
