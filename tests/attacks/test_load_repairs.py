@@ -342,7 +342,7 @@ def test_odd_characters_do_not_reach_the_terminal(folder, done, text, where):
     }[where]
     forging.forge(folder / "r", header, tensors)
     lines = done("show", "r").stdout.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 9
     assert all(line.isprintable() and len(line) <= 2100 for line in lines)
     found = json.loads(done("show", "r", "--json").stdout)
     assert (found["note"], found["time"]) == (header["note"], header["time"])

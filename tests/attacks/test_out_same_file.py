@@ -38,6 +38,8 @@ READ = {
     "train": (["model", "data", "models"], ["rte"]),
     "reproduce": (["model", "data", "models", "records"], ["drift/isotropy"]),
     "show": (["repair"], []),
+    "export": (["repair"], ["--to", "onnx"]),
+    "watch": (["repair", "source"], []),
     "doctor": ([], []),
     "demo": ([], []),
 }
@@ -47,7 +49,7 @@ FOLDERS = {  # inputs that are folders
 NOT_FILES = {  # texts that are no files of anybody
     "metrics", "column", "text_column", "device", "scheduler", "title", "note", "side", "whitening",
     "layer", "pool", "repairs", "option", "header", "part", "space", "tasks", "method",
-    "experiment", "search_on",
+    "experiment", "search_on", "index",
 }  # fmt: skip
 SUFFIX = {"report": ".html", "layers": ".html"}  # that the output must have
 SPELLINGS = (

@@ -77,7 +77,7 @@ def test_the_repair_is_not_written_over(saved):
     assert saved.read_bytes() == before
 
 
-@pytest.mark.filterwarnings("ignore:sentence_transformers. servers")
+@pytest.mark.filterwarnings("ignore:sentence_transformers. ")
 @pytest.mark.parametrize("repair", [isotropy.Whiten(), isotropy.ClusterRemoval(3, 1)], ids=str)
 def test_a_model_is_verified(tmp_path, repair):
     pytest.importorskip("sentence_transformers")

@@ -19,6 +19,7 @@ from isotropy.repairs import Repair
 COMMANDS = typer.main.get_command(app).commands
 # What an option of the same name is for depends on the command; every other has one wording.
 SPECIFIC = {
+    "--against",  # layers of a model, or a space
     "--data",  # a task, or a folder of sets
     "--device",  # needs --engine, where there is one
     "--max-length",  # of train: as the papers have it

@@ -141,7 +141,7 @@ def test_every_block_says_what_it_is(page):
 def test_few_blocks_are_not_run_and_each_says_why():
     reasons = [block.not_run for page in PAGES for block in blocks(page) if block.not_run]
     assert set(reasons) <= NOT_RUN
-    assert len(reasons) <= 6
+    assert len(reasons) <= 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

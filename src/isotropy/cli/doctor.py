@@ -30,9 +30,15 @@ ENABLES = {  # extra: what it is for
     "dask": "a cluster for very large files: --engine dask",
     "report": "pages and charts: report, layers --out",
     "demo": "the wordllama vectors of demo",
+    "sentence-transformers": "models with a repair inside: export --to sentence-transformers",
+    "onnx": "ONNX graphs of repairs: export --to onnx",
+    "mteb": "evaluating a repaired model: export --to mteb",
+    "lancedb": "LanceDB tables of vectors",
+    "postgres": "PostgreSQL tables of vectors, with pgvector",
+    "qdrant": "Qdrant collections of vectors",
     "hdf5": "HDF5 and AnnData files of vectors",
     "zarr": "Zarr folders of vectors",
-    "faiss": "faiss indexes",
+    "faiss": "faiss indexes of vectors, and export --to faiss",
 }
 MODULES = {  # if not the package's own name
     "scikit-learn": "sklearn",

@@ -59,6 +59,7 @@ NEEDS_MODEL = (Target.SENTENCE_TRANSFORMERS, Target.STATIC, Target.MTEB)
 
 @common.command(
     "isotropy export repair.safetensors --to onnx --out repair.onnx --verify",
+    "isotropy export repair.safetensors --to faiss --index HNSW32,Flat --out empty.faiss",
 )
 def export(
     repair: common.RepairArgument,

@@ -40,5 +40,4 @@ __all__ = [
     "SummedRepair",
     "Whiten",
     "load",
-    "origin_warning",
 ]

@@ -43,12 +43,14 @@ class RepairModule(nn.Module):
 
 
 class _Kept(nn.Module):
-    """A module with arrays as buffers, which keep float32 when the module is cast to half."""
+    """A module with arrays as buffers, which keep their dtype when the module is cast."""
+
+    dtype = torch.float32
 
     def __init__(self, **arrays: ArrayLike) -> None:
         super().__init__()
         for name, array in arrays.items():
-            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)).float())
+            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)).to(self.dtype))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = dict(self._buffers)
@@ -80,8 +82,11 @@ class _Multiply(_Kept):
 
 
 class _SubtractScaled(_Kept):
+    dtype = torch.float64  # float32 has few digits left of rows that are far from zero
+
     def forward(self, rows: Tensor) -> Tensor:
-        return rows - _norms(rows) * self.of("direction", rows)
+        wide = rows.to(self.dtype)
+        return (wide - _norms(wide) * self.direction).to(rows.dtype)
 
 
 class _Normalize(nn.Module):
