@@ -49,7 +49,7 @@ FOLDERS = {  # inputs that are folders
 NOT_FILES = {  # texts that are no files of anybody
     "metrics", "column", "text_column", "device", "scheduler", "title", "note", "side", "whitening",
     "layer", "pool", "repairs", "option", "header", "part", "space", "tasks", "method",
-    "experiment", "search_on", "index",
+    "experiment", "search_on", "index", "group_column", "origin", "format",
 }  # fmt: skip
 SUFFIX = {"report": ".html", "layers": ".html"}  # that the output must have
 SPELLINGS = (
