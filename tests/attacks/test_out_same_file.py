@@ -30,7 +30,7 @@ READ = {
     "repair": (["source"], ["--method", "center"]),
     "apply": (["repair", "source"], []),
     "calibrate": (["source", "repair"], []),
-    "report": (["source", "repair", "evidence", "layers"], []),
+    "report": (["source", "repair", "evidence", "layers", "against"], []),
     "embed": (["model", "texts", "repair"], []),
     "layers": (["model", "texts", "against"], []),
     "compare": (["model", "data", "fit_on"], ["--task", "sts"]),

@@ -462,9 +462,8 @@ def test_own_pooling_begins_texts_with_the_models_prompt(folder):
 def test_flags_of_older_versions_say_how_a_model_pools(flags, expected):
     kinds = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken"]
     settings = {f"pooling_mode_{kind}": kind in flags for kind in kinds}
-    assert models.pooling_mode(
-        {"word_embedding_dimension": 16, "include_prompt": True} | settings
-    ) == (expected)
+    settings |= {"word_embedding_dimension": 16, "include_prompt": True}
+    assert models.pooling_mode(settings) == expected
 
 
 def test_own_pooling_of_other_kinds_is_refused(bert, folder):
