@@ -52,7 +52,6 @@ def test_measure_repair_and_apply(make_database, vectors, tmp_path, kind):
         "postgres://ann:{}@[/db?table=docs",
         "qdrant://:{}@127.0.0.1:1#docs",
         "qdrant://127.0.0.1:1?api_key={}#docs",
-        "s3://key:{}@bucket/x.npy",
         "nothing://key:{}@bucket/x.npy",
     ],
 )

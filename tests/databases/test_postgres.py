@@ -11,6 +11,8 @@ from isotropy.repairs import Center
 from isotropy.sources import databases
 from isotropy.sources.pgcopy import composed, parsed
 
+pytest.importorskip("psycopg")
+
 SECRET = "s3cret-w0rd"
 
 
