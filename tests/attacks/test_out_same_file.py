@@ -38,7 +38,7 @@ READ = {
     "train": (["model", "data", "models"], ["rte"]),
     "reproduce": (["model", "data", "models", "records"], ["drift/isotropy"]),
     "show": (["repair"], []),
-    "export": (["repair"], ["--to", "onnx"]),
+    "export": (["repair", "model"], ["--to", "mteb"]),
     "watch": (["repair", "source"], []),
     "doctor": ([], []),
     "demo": ([], []),

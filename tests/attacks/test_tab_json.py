@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy.sources import jsonl, tables
+from isotropy.sources import tables
 
 
 def rows_of(path, **options):
@@ -39,7 +39,7 @@ def test_vectors_that_first_appear_past_the_sample_are_read(late, folder):
 
 def test_a_late_line_without_end_costs_no_more_than_a_record(refused, folder, monkeypatch):
     monkeypatch.setattr(tables, "MOST_RECORD", 1 << 20)
-    read, whole = [], jsonl.paths.open_binary
+    read, whole = [], tables.paths.open_binary
 
     class Counted:
         def __init__(self, file):
@@ -61,7 +61,7 @@ def test_a_late_line_without_end_costs_no_more_than_a_record(refused, folder, mo
 
     with open("x.jsonl", "wb") as file:
         file.write(b'{"e": [1.5]}\n' * 90_000 + b'{"e": [' + b"1" * (1 << 25))
-    monkeypatch.setattr(jsonl.paths, "open_binary", lambda path: Counted(whole(path)))
+    monkeypatch.setattr(tables.paths, "open_binary", lambda path: Counted(whole(path)))
     refused("measure", "x.jsonl", says="has a record of more than 1 MB")
     assert sum(read) < 1 << 23
 

@@ -625,14 +625,10 @@ def test_departure_2_c1_is_searched_and_pushes_the_output_matrix(job):
         for spec in methods.searched_specs("spectrum-polynomial")
     }
     assert grid == {
-        (("weight", weight), ("c1", c1))
-        for c1 in (0.01, 1.0, 10.0)
-        for weight in (0.01, 1.0, 1e4, 1e6)
+        (("weight", weight), ("c1", c1)) for c1 in (0.01, 1.0, 10.0) for weight in (0.01, 1.0, 1e4)
     }
     given = methods.searched_specs("spectrum-exponential:c1=0.5,on=cls")
-    assert given == [
-        f"spectrum-exponential:c1=0.5,on=cls,weight={w}" for w in (0.01, 1.0, 1e4, 1e6)
-    ]
+    assert given == [f"spectrum-exponential:c1=0.5,on=cls,weight={w}" for w in (0.01, 1.0, 1e4)]
     assert not methods.searched_specs("spectrum-exponential:c1=0.5,weight=2")
     settings = {"lr": 1e-3, "epochs": 8}
     for spec in ("spectrum-polynomial:weight=100", "spectrum-exponential:weight=100"):

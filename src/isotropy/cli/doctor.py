@@ -44,6 +44,7 @@ MODULES = {  # if not the package's own name
     "scikit-learn": "sklearn",
     "dask": "distributed",
     "faiss-cpu": "faiss",
+    "pylance": "lance",
 }
 SLOW = {"torch", "transformers", "accelerate", "sentence-transformers"}  # seconds to import
 FOLDERS = ("ISOTROPY_MODELS", "ISOTROPY_DATA", "ISOTROPY_CACHE")

@@ -32,6 +32,7 @@ ROUTED = {"default_route": "document", "allow_empty_key": True}  # of Router.for
 IDENTITY = "torch.nn.modules.linear.Identity"
 CODED = "FeatureRepair"
 WEIGHTS = "model.safetensors"
+WIDE = {"SubtractScaled"}  # kinds of steps that are run in float64
 
 
 @public
@@ -279,8 +280,8 @@ def _put_layer(folder: Path, layer: Layer) -> None:
             {"steps": [kind for kind, _ in steps], "features": layer.features},
         )
         arrays = {
-            f"steps.{i}.{name}": single(array)
-            for i, (_, own) in enumerate(steps)
+            f"steps.{i}.{name}": array if kind in WIDE else single(array)
+            for i, (kind, own) in enumerate(steps)
             for name, array in own.items()
         }
         put(folder / WEIGHTS, save(arrays))
