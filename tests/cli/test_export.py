@@ -106,3 +106,29 @@ def test_a_script_for_mteb_names_model_and_repair(saved):
     compile(text, "run.py", "exec")
     assert "all-MiniLM-L6-v2" in text
     assert str(saved) in text
+
+
+@pytest.mark.parametrize("target", ["torch", "onnx", "mteb"])
+def test_a_folder_is_not_written_over(saved, target):
+    if target != "mteb":
+        pytest.importorskip(target)
+    folder = saved.with_name("folder")
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    words = ("--to", target, "--out", folder, "--overwrite")
+    words += ("--model", "m") if target == "mteb" else ()
+    done = run("export", saved, *words)
+    assert done.exit_code == 2, done.output
+    assert len(done.stderr.splitlines()) == 1
+    assert (folder / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["torch", "onnx", "faiss"])
+def test_groups_are_exported_one_by_one(tmp_path, target):
+    pytest.importorskip(target)
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    groups = np.repeat(["query", "document"], 30)
+    isotropy.PerGroup(isotropy.Center()).fit(X, groups=groups).save(tmp_path / "r.safetensors")
+    done = run("export", tmp_path / "r.safetensors", "--to", target, "--out", tmp_path / "o")
+    assert done.exit_code == 2, done.output
+    assert "repairs_[group]" in done.stderr

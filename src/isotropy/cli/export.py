@@ -11,9 +11,9 @@ from typer import Option
 
 from isotropy.cli import common
 from isotropy.errors import InputError, warn
-from isotropy.repairs import load
+from isotropy.repairs import check_target, load
 from isotropy.sources import guard
-from isotropy.writing import atomic_write
+from isotropy.writing import atomic_write, write_errors
 
 SCRIPT = '''"""Evaluate a model with a repair, and without it, on tasks of mteb.
 
@@ -106,6 +106,9 @@ def export(
         {"--out": out}, {"REPAIR": repair, "--model": model, "--index": index}, overwrite=overwrite
     )
     fitted = load(repair)
+    common.offline_unless_reached(model)
+    if verify and to == Target.SENTENCE_TRANSFORMERS:
+        exports.expect_verifiable(model, fitted)
     match to:
         case Target.SENTENCE_TRANSFORMERS:
             exports.sentence_transformers(model, fitted, out, overwrite=overwrite)
@@ -130,5 +133,6 @@ def export(
 
 def _write_script(model: str | None, repair: Path, out: Path, overwrite: bool) -> None:
     """Write a script for mteb, which has no file format for models."""
-    with atomic_write(out, overwrite=overwrite) as part:
+    check_target({"--out": out}, overwrite=overwrite)
+    with write_errors(out), atomic_write(out, overwrite=overwrite) as part:
         part.write_text(SCRIPT.format(model=model, repair=str(repair)), encoding="utf-8")

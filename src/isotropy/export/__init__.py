@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from isotropy.errors import needs, public
+from isotropy.export._sentence_transformers import first_new as expect_verifiable
 from isotropy.export._sentence_transformers import sentence_transformers
 from isotropy.export._static import static
 from isotropy.export._verify import Verified, verify

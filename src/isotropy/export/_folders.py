@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def copied(folder: Path, target: Path, overwrite: bool) -> Iterator[Path]:
             shutil.copytree(
                 folder, part, ignore=LEFT_OUT, copy_function=shutil.copy, dirs_exist_ok=True
             )
+            for place, _, _ in os.walk(part):  # those of a shared store may be read-only
+                os.chmod(place, os.stat(place).st_mode | stat.S_IRWXU)
             yield part
             new.finish()
     finally:

@@ -132,6 +132,8 @@ def absorbed(layers: list[Layer], before: Dense, moments: Moments | None) -> Den
     first = layers[0] if layers else None
     if not isinstance(first, Dense) or moments is None or first.features != before.features:
         return None
+    if first.weight.shape[1] != len(moments.mean):  # of rows that are truncated
+        return None
     if len(layers) > 1 and isinstance(layers[1], Dense):
         return None
     from_bias = Dense(first.weight, first.weight @ before.bias + first.bias)

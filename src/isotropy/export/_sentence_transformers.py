@@ -224,11 +224,22 @@ def _write(name: Any, repair: Repair, out: Any, overwrite: bool) -> None:
 
 
 def first_new(name: Any, repair: Repair) -> tuple[int, int | None]:
-    """Place of the first module that the export changes, and the width of what it is given."""
+    """Place of the first module that the export adds, and the width of what it is given.
+
+    Raises an InputError if the vectors behind it are not just repaired, and perhaps normalised.
+    """
     folder = local(name)
     entries, own = _entries(folder)
     model = _of_folder(os.fspath(name), folder, entries, own)
-    place = next(i for i, (_, layer) in enumerate(planned(model, repair)) if layer is not None)
+    plan = planned(model, repair)
+    place = next((i for i, (_, layer) in enumerate(plan) if layer is not None), len(plan))
+    kinds = [model.parts[kept].kind for kept, _ in plan[place:] if kept is not None]
+    alone = set(kinds) <= {"Normalize"} or repair.level_ == "token"
+    if repair.grouped or not alone or not all(k is None or l is None for k, l in plan):
+        raise InputError(
+            "verify can't be used where a module of the model's own takes up the repair or follows "
+            "it, nor for groups. Compare encode of both models with `transform` instead."
+        )
     return place, model.width(place)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from safetensors.numpy import save
 
 from isotropy import checks, stored
-from isotropy.errors import InputError, InputTypeError, brief, public, warn
+from isotropy.errors import InputError, public, warn
 from isotropy.export._folders import copied, expect_outside, local, put, put_card, put_json
+from isotropy.export._steps import as_repair
 from isotropy.models import read_json, static_folder
 from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.sources import open_source
@@ -48,8 +49,7 @@ def static(model: Any, repair: Repair, out: Any, *, overwrite: bool = False) -> 
         repair = isotropy.Whiten().fit("potion-base-8M")
         isotropy.export.static("potion-base-8M", repair, "potion-whitened")
     """
-    if not isinstance(repair, Repair):
-        raise InputTypeError(f"repair must be a fitted repair, got {brief(repair)}.")
+    as_repair(repair)
     folder = local(model)
     inside = static_folder(folder)
     if inside is None:

@@ -16,6 +16,11 @@ def as_repair(repair: Any) -> Repair:
             f"repair must be a fitted repair, got {type(repair).__name__}. Load a file with "
             "isotropy.load."
         )
+    if repair.grouped:
+        raise InputTypeError(
+            f"repair must be one map for all rows, got {type(repair).__name__}. Export that of "
+            "each group, repairs_[group]."
+        )
     return repair
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from isotropy import checks, linalg
 from isotropy.errors import needs, public
+from isotropy.export._folders import local
 from isotropy.export._sentence_transformers import first_new
 from isotropy.repairs import ClusterRemoval, Repair
 from isotropy.repairs.steps import RemoveByCluster
@@ -115,21 +116,18 @@ def between_clusters(repair: Repair, rows: Rows) -> Any:
     return found
 
 
-def _of_onnx(path: str, rows: Rows) -> Rows:
-    with needs("onnxruntime", "onnx"):
-        import onnxruntime
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found: Rows = session.run(None, {session.get_inputs()[0].name: rows})[0]
-    return found
+def _of_onnx(path: Any, rows: Rows) -> Rows:
+    with needs("onnx", "onnx"):
+        from isotropy.export import _onnx
+
+    return _onnx.run(path, rows)
 
 
-def _of_faiss(path: str, rows: Rows) -> Rows:
+def _of_faiss(path: Any, rows: Rows) -> Rows:
     with needs("faiss", "faiss"):
-        import faiss
-    index: Any = faiss.read_index(path)
-    for i in range(index.chain.size()):
-        rows = index.chain.at(i).apply(rows)
-    return rows
+        from isotropy.export import _faiss
+
+    return _faiss.apply(_faiss.read(path), rows)
 
 
 def _of_model(repair: Repair, model: Any, out: Any, rows: Rows) -> tuple[Rows, bool]:
@@ -153,7 +151,7 @@ def _of_model(repair: Repair, model: Any, out: Any, rows: Rows) -> tuple[Rows, b
 
 def _table(model: Any) -> Rows:
     """The rows of a static model."""
-    source = open_source(model)
+    source = open_source(local(model))
     parts = [batch.rows for chunk in source.chunks() for batch in source.read(chunk)]
     return np.concatenate(parts).astype(np.float32)
 
