@@ -100,7 +100,7 @@ def test_a_static_embedding_keeps_its_format(tmp_path):
 
 def test_sentence_vectors_of_a_static_model(tmp_path):
     """They are repaired after the mean, by the other export."""
-    from sentence_transformers import SentenceTransformer
+    SentenceTransformer = pytest.importorskip("sentence_transformers").SentenceTransformer
 
     base = static_embedding(tmp_path / "base")
     model = SentenceTransformer(str(base), device="cpu")

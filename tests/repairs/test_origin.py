@@ -103,6 +103,7 @@ def test_special_tokens_are_part_of_the_pooling(tmp_path):
 
 @pytest.mark.model
 def test_a_model_that_normalises_is_told_from_one_that_does_not(models):
+    pytest.importorskip("sentence_transformers")
     folder = models / "all-MiniLM-L6-v2"
     if not folder.exists():
         pytest.skip(f"{folder} is missing")
