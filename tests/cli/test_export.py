@@ -132,3 +132,24 @@ def test_groups_are_exported_one_by_one(tmp_path, target):
     done = run("export", tmp_path / "r.safetensors", "--to", target, "--out", tmp_path / "o")
     assert done.exit_code == 2, done.output
     assert "repairs_[group]" in done.stderr
+
+
+def test_rows_can_be_normalised_on_the_way(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    X = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32) + 3
+    isotropy.Center().fit(X).save(tmp_path / "r.safetensors")
+    words = ("--to", "onnx", "--normalize", "--out", tmp_path / "r.onnx", "--verify")
+    assert run("export", tmp_path / "r.safetensors", *words).exit_code == 0
+    session = onnxruntime.InferenceSession(tmp_path / "r.onnx")
+    (found,) = session.run(None, {"vectors": X})
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_a_distilbert_has_a_width(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "distilbert", "dim": 4}')
+    isotropy.Center().fit(np.eye(4)).save(tmp_path / "r.safetensors")
+    words = ("--to", "sentence-transformers", "--model", tmp_path / "model")
+    done = run("export", tmp_path / "r.safetensors", *words, "--out", tmp_path / "new")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "modules.json").exists()

@@ -55,7 +55,7 @@ SHARED = {"apply": "repair", "show": "repair", "compare": "evidence", "advise": 
 MODULES = {name: SHARED.get(name, name) for part in TOUR.values() for name in part}
 SYNONYMS = {"random_state": "seed", "candidates": "repairs"}  # parameter: that of the command
 STOPS = ("SIGTERM", "SIGHUP")
-ALONE = r"(?<![\w./'\":-])"  # what a parameter must not follow: it would be part of something else
+ALONE = r"(?<![\w./'\":?&-])"  # what a parameter must not follow: it is part of something else
 
 
 @functools.cache

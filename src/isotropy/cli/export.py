@@ -70,6 +70,9 @@ def export(
     ],
     model: Annotated[str | None, Option(help=MODEL_HELP)] = None,
     index: Annotated[str | None, Option(help=INDEX_HELP)] = None,
+    normalize: Annotated[
+        bool, Option("--normalize", help="Scale the repaired vectors to length one.")
+    ] = False,
     verify: Annotated[
         bool,
         Option(
@@ -106,6 +109,8 @@ def export(
         {"--out": out}, {"REPAIR": repair, "--model": model, "--index": index}, overwrite=overwrite
     )
     fitted = load(repair)
+    if normalize:
+        fitted.set_params(normalize=True)
     common.offline_unless_reached(model)
     if verify and to == Target.SENTENCE_TRANSFORMERS:
         exports.expect_verifiable(model, fitted)

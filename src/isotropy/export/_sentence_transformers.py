@@ -32,6 +32,7 @@ ROUTED = {"default_route": "document", "allow_empty_key": True}  # of Router.for
 IDENTITY = "torch.nn.modules.linear.Identity"
 CODED = "FeatureRepair"
 WEIGHTS = "model.safetensors"
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")  # BERT, T5, DistilBERT, GPT-2
 WIDE = {"SubtractScaled"}  # kinds of steps that are run in float64
 
 
@@ -193,7 +194,7 @@ def _is_plain(config: dict[str, Any]) -> bool:
 
 
 def _width(config: dict[str, Any], folder: Path) -> int:
-    width = config.get("hidden_size", config.get("d_model"))
+    width = next((config[name] for name in WIDTHS if name in config), None)
     if not isinstance(width, int):
         raise InputError(f"{quoted(folder)} must be a model of texts with hidden_size, got none.")
     return width
