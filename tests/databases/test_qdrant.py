@@ -6,6 +6,7 @@ import pytest
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Center
+from isotropy.sources.qdrant import QdrantSink
 
 models = pytest.importorskip("qdrant_client.models")
 
@@ -67,3 +68,30 @@ def test_a_server_that_is_not_there_is_one_line_without_the_key():
     assert "s3cret" not in str(caught.value)
     with pytest.raises(InputError, match="there is no Qdrant folder '/nowhere'"):
         isotropy.open("qdrant:///nowhere#docs")
+
+
+@pytest.mark.parametrize("n_requests", [2, 3])
+def test_a_run_that_stops_between_requests_resumes_with_all_rows(
+    qdrant, vectors, rows, monkeypatch, n_requests
+):
+    few = vectors[:1500].copy()  # three requests, and one chunk
+    few[[3, -1]] = np.nan
+    np.save(qdrant.folder.parent / "few.npy", few)
+    source = isotropy.open(qdrant.folder.parent / "few.npy", skip_bad_rows=True)
+    repair, out, saved = Center().fit(source), qdrant.target("centred"), []
+    save = QdrantSink.save
+
+    def stopping(self, progress):
+        save(self, progress)
+        saved.append(progress)
+        if len(saved) == n_requests:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(QdrantSink, "save", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        repair.write(source, out)
+    monkeypatch.undo()
+    with pytest.warns(IsotropyWarning, match="scales vectors to length one"):
+        assert repair.write(source, out) == 2
+    wanted = unit(repair.transform(np.delete(few, [3, 1499], axis=0)))
+    assert np.allclose(rows(isotropy.open(out)), wanted, atol=1e-5)

@@ -62,7 +62,7 @@ def write(chunk: Chunk, batches: Iterable[Batch], sink: Sink | PartsSink, report
 def remaining(source: Source, sink: Sink | PartsSink, report: Report) -> list[Chunk]:
     """The chunks of the source that an interrupted run did not write to the sink."""
     chunks = source.chunks()
-    left = [chunk for chunk in chunks if chunk.first_row >= sink.n_done]
+    left = [chunk for chunk in chunks if chunk.first_row + chunk.n_rows > sink.n_done]
     report(sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in left))
     return left
 

@@ -334,7 +334,8 @@ class QdrantSink(DatabaseSink):
                     ),
                     wait=True,
                 )
-                self.progress = replace(self.progress, n_done=int(numbers[part][-1]) + 1)
+                # one less than was written: a chunk is done once it is committed
+                self.progress = replace(self.progress, n_done=int(numbers[part][-1]))
                 self.save(self.progress)
 
     def _points(self, batch: Batch) -> tuple[list[Any], list[Any]]:
