@@ -6,12 +6,13 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.repairs import Center, Whiten
+from isotropy.repairs import Center, PerGroup, Whiten
+from isotropy.sources.lance import LanceNewTable
 
 from .conftest import lists
 
 lancedb = pytest.importorskip("lancedb")
-pytest.importorskip("lance")
+pylance = pytest.importorskip("lance")
 
 
 def test_deleted_rows_are_neither_read_nor_written(lance, vectors, rows):
@@ -80,9 +81,40 @@ def test_urls_that_cannot_work_say_so(tmp_path):
         isotropy.open(f"lance://{tmp_path}#docs")
     with pytest.raises(InputError, match="a table in a list"):
         isotropy.open([f"lance://{tmp_path}#docs", "x.npy"])
+    with pytest.raises(InputError, match="a table without a slash, got 'a/b'"):
+        isotropy.open(f"lance://{tmp_path}#a/b")
     (tmp_path / "docs.lance").mkdir()
     with pytest.raises(InputError, match="could not be read"):
         isotropy.open(f"lance://{tmp_path}#docs")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_table_that_others_make_during_a_run_stays(tmp_path, vectors, monkeypatch, overwrite):
+    theirs = tmp_path / "new.lance"
+    save = LanceNewTable.save
+
+    def late(self, progress):
+        save(self, progress)
+        pylance.write_dataset(pa.table({"theirs": [1]}), theirs)
+
+    monkeypatch.setattr(LanceNewTable, "save", late)
+    np.save(tmp_path / "x.npy", vectors[:100])
+    with pytest.raises(InputError, match="which isotropy did not write"):
+        Center().fit(vectors[:100]).write(
+            tmp_path / "x.npy", f"lance://{tmp_path}#new", overwrite=overwrite
+        )
+    assert pylance.dataset(theirs).to_table().column_names == ["theirs"]
+
+
+def test_groups_may_be_a_column_of_the_table_that_is_written_to(tmp_path, vectors):
+    groups = ["en", "fr"] * 500
+    rows = pa.table({"lang": groups, "embedding": lists(vectors[:1000])})
+    pylance.write_dataset(rows, tmp_path / "docs.lance")
+    url = f"lance://{tmp_path}"
+    repair = PerGroup(Center()).fit(f"{url}#docs", groups="lang")
+    repair.write(f"{url}#docs", f"{url}?column=repaired#docs", groups="lang")
+    found = pylance.dataset(tmp_path / "docs.lance").to_table()["repaired"].to_pylist()
+    assert np.allclose(found, repair.transform(vectors[:1000], groups=groups), atol=1e-6)
 
 
 @pytest.mark.slow

@@ -398,6 +398,9 @@ class RepairedByGroup(ByGroup):
                 batch = replace(batch, rows=self.repair.by_group(batch.rows, self.of(batch)))
             yield batch
 
+    def bare(self) -> Self:
+        return self if isinstance(self.labels, str) else super().bare()  # the labels are beside
+
     def origin(self) -> dict[str, Any]:
         return {}
 

@@ -318,13 +318,16 @@ class LanceNewTable(LanceSink):
         self.folder = _folder(self.address)
         self.part = os.path.join(self.address.server, f".{self.address.table}.isotropy-part")
         self.state = os.path.join(self.part, "_isotropy", "table.json")
+        _lance()
+        self._expect_replaceable()
+
+    def _expect_replaceable(self) -> None:
+        """Raise if there is a table of that name which must stay."""
         if os.path.exists(self.folder):
             with _errors(self.path):
                 metadata = _lance().dataset(self.folder).schema.metadata or {}
             ours = Progress("", complete=True) if MARK.encode() in metadata else None
             self.expect_room(f"the table {self.address.table!r} of {self.address.server!r}", ours)
-        else:
-            _lance()
 
     def begin(self) -> Progress:
         saved = _saved(self.state)
@@ -366,7 +369,8 @@ class LanceNewTable(LanceSink):
             part.write_text(json.dumps(found))
 
     def finish(self, progress: Progress) -> None:
-        if os.path.exists(self.folder):  # ours, and to be replaced
+        self._expect_replaceable()  # others may have made it since
+        if os.path.exists(self.folder):
             shutil.rmtree(self.folder)
         os.rename(self.part, self.folder)
         shutil.rmtree(os.path.join(self.folder, "_isotropy"), ignore_errors=True)
