@@ -41,6 +41,8 @@ def wanted():
         ("id text PRIMARY KEY", "'key \u00e9' || i"),
         ("id uuid PRIMARY KEY", "lpad(i::text, 32, '0')::uuid"),
         ("id text NOT NULL UNIQUE", "'k' || i"),
+        ("id numeric PRIMARY KEY", "i * 7"),
+        ("id char(12) PRIMARY KEY", "'key' || i"),
     ],
 )
 def test_rows_are_read_and_written_by_any_unique_key(postgres, rows, key, value):

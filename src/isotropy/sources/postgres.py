@@ -34,7 +34,7 @@ FIND_TABLE = """
     WHERE c.relname = %s AND c.relkind IN ('r', 'p')
     AND CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END"""
 FIND_COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod,
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypmod,
         EXISTS (
             SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid
             AND i.indpred IS NULL AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum
@@ -63,7 +63,7 @@ class Field:
     @property
     def dtype(self) -> str | None:
         """That of its vectors; None if it holds something else."""
-        return TYPES.get(self.type.rpartition(".")[2])
+        return TYPES.get(self.type.partition("(")[0].rpartition(".")[2])
 
     @property
     def progress(self) -> Progress | None:
@@ -89,7 +89,9 @@ class PostgresTable(Table):
         key, column = sql.Identifier(self.key), sql.Identifier(str(self.column))
         kind = sql.SQL(self.key_type)
         wanted = [sql.SQL("{}::{}").format(key, sql.SQL(_sent(self.key_type)))] if carry else []
-        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT (FORMAT binary)")
+        query = sql.SQL(  # by the key itself: its name alone would be the text that is selected
+            "COPY (SELECT {} FROM {} AS t WHERE {} ORDER BY t.{}) TO STDOUT (FORMAT binary)"
+        )
         limits = [
             sql.SQL("{} {} {}::{}").format(key, sql.SQL(sign), sql.Literal(bound), kind)
             for sign, bound in zip((">=", "<"), self.bounds[piece : piece + 2], strict=False)
