@@ -1,12 +1,15 @@
 """What is Qdrant's own: cosine collections, named vectors, ids, and folders that are in use."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Center
 from isotropy.sources.qdrant import QdrantSink
+
+from .conftest import lists
 
 models = pytest.importorskip("qdrant_client.models")
 
@@ -54,6 +57,21 @@ def test_named_vectors_uuids_and_points_without_a_vector(qdrant, vectors, rows):
     assert [point.payload for point in found] == [{"n": [i]} for i in kept]
     given = np.array([point.vector["body"] for point in found])
     assert np.allclose(given, repair.transform(vectors[kept]), atol=1e-6)
+
+
+def test_ids_that_repeat_or_are_none_are_refused(tmp_path, vectors):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    repair, path = Center().fit(vectors[:8]), tmp_path / "x.parquet"
+    for ids, rule in (
+        ([0, 1] * 4, "got 2 ids in 8 rows"),
+        ([None, *range(7)], "a whole number from 0 or a UUID, got None"),
+        (list(range(-1, 7)), "a whole number from 0 or a UUID, got -1"),
+    ):
+        parquet.write_table(pa.table({"id": ids, "v": lists(vectors[:8])}), path)
+        with pytest.raises(InputError, match=rule):
+            repair.write(path, f"qdrant://{tmp_path}/db#docs", overwrite=True)
+        with pytest.raises(InputError, match="is incomplete"):
+            isotropy.open(f"qdrant://{tmp_path}/db#docs")
 
 
 def test_a_folder_that_is_in_use_is_one_line(qdrant):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.errors import InputError, one_line, warn
+from isotropy.errors import InputError, brief, one_line, warn
 from isotropy.sources.addresses import Address
 from isotropy.sources.base import Batch, Source
 from isotropy.sources.databases import (
@@ -355,6 +355,14 @@ class QdrantSink(DatabaseSink):
             self.client.update_collection(self.address.table, metadata={MARK: str(progress)})
 
     def finish(self, progress: Progress) -> None:
+        with self._errors():
+            n_points = self.client.count(self.address.table, exact=True).count
+        n_rows = progress.n_done - progress.n_skipped
+        if n_points < n_rows:
+            raise InputError(
+                f"{self.path!r}: each row must have an id of its own, got {n_points:,} ids in "
+                f"{n_rows:,} rows. Rename the column 'id' to number the rows instead."
+            )
         self.save(progress)
         if self.distance == COSINE:
             _say_unit_rows(self.path)
@@ -373,7 +381,13 @@ class QdrantSink(DatabaseSink):
 
 def _id(value: Any) -> int | str:
     """An id of Qdrant: a number, or a UUID."""
+    text = str(value)
+    if text.isdecimal():
+        return int(text)
     try:
-        return int(value)
-    except ValueError:
-        return str(uuid.UUID(value))
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise InputError(
+            f"an id of Qdrant must be a whole number from 0 or a UUID, got {brief(value)}. Rename "
+            "the column 'id' to number the rows instead."
+        ) from error
