@@ -16,7 +16,11 @@ LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 BRIEF = 80  # characters of a value in a message
 SECRET = re.compile(
-    r"(\w:/{1,3}[^/\s:@]*:)\S*(?=@)|((?:password|api_key)=)[^&#\s'\"]+", re.IGNORECASE
+    r"((?:postgres|postgresql|qdrant):/{1,3}[^/\s:@]*:)\S*(?:\s(?:(?!:/).)*)?(?=@)"  # with spaces
+    r"|(\w:/{1,3}[^/\s:@]*:)\S*(?=@)"
+    r"|(qdrant:/{1,3})[^/\s:@]+(?=@)"
+    r"|((?:password|api_key)=)(?:[^&#\s'\"]|['\"](?=[^\s,.:;)\]}]))+",
+    re.IGNORECASE,
 )
 BETWEEN = {"isotropy", "sklearn", "functools", "contextlib"}  # packages between a warning and users
 
@@ -31,7 +35,7 @@ def without_secrets(text: str) -> str:
     """
     if ":/" not in text:
         return text
-    return SECRET.sub(lambda found: f"{found[1] or found[2]}***", text)
+    return SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", text)
 
 
 def one_line(text: object, longest: int = LONGEST) -> str:

@@ -1,14 +1,17 @@
 """Databases on the command line, and secrets that stay out of all it prints and writes."""
 
 import json
+import traceback
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import isotropy
+from isotropy import report
 from isotropy.cli import app
 from isotropy.errors import InputError, brief, one_line, without_secrets
+from isotropy.sources.addresses import address
 from isotropy.writing import quoted
 
 SECRET = "s3cret-w0rd"
@@ -79,6 +82,35 @@ def test_secrets_are_cut_out_before_a_long_text_is():
     assert without_secrets("https://host/x@y z") == "https://host/x@y z"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:s3cr3t/x@host/db?table=t",
+        "postgresql://ann:s3cr3t#x@host/db?table=t",
+        "postgresql://ann:my s3cr3t@host/db?table=t",
+        "postgresql://ann:p@a s3cr3t's@host/db?table=t",
+        "postgresql://host/db?password=ab's3cr3t&table=t",
+        "qdrant://s3cr3t@host#docs",
+    ],
+)
+def test_passwords_with_any_character_are_masked(url):
+    shown = without_secrets(f"{url!r} must be new, got {url!r}.")
+    assert "s3cr3t" not in shown
+    assert shown.count("host") == 2
+    try:
+        shown = repr(address(url))
+    except InputError as error:
+        shown = "".join(traceback.format_exception(error))
+    assert "s3cr3t" not in shown
+
+
+def test_a_password_with_an_at_sign_is_not_taken_for_the_host():
+    found = address("postgresql://ann:p@ss w0rd%2F@host:1/db?table=t")
+    assert found.server == "postgresql://ann:p%40ss%20w0rd%2F@host:1/db"
+    assert address("postgresql://host/db?table=t").server == "postgresql://host/db"
+    assert address("postgresql://ann:@/db?table=t").server == "postgresql://ann:@/db"
+
+
 def test_the_page_of_a_report_has_no_secret(make_database, tmp_path):
     pytest.importorskip("plotly")
     pytest.importorskip("jinja2")
@@ -87,6 +119,8 @@ def test_the_page_of_a_report_has_no_secret(make_database, tmp_path):
     assert SECRET in url  # which a server that trusts us ignores
     found = run("report", url, "--out", tmp_path / "page.html")
     assert found.exit_code == 0, found.output
+    assert SECRET not in (tmp_path / "page.html").read_text(encoding="utf-8")
+    report.write(f"{url}&password={SECRET}", tmp_path / "page.html", overwrite=True)
     assert SECRET not in (tmp_path / "page.html").read_text(encoding="utf-8")
     repair = tmp_path / "repair.safetensors"
     assert run("repair", url, "--method", "center", "--save", repair).exit_code == 0

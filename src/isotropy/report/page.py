@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, MissingExtraError, public
+from isotropy.errors import InputError, MissingExtraError, public, without_secrets
 from isotropy.geometry import ALONE, Geometry, measure
 from isotropy.repairs import Repair, load
 from isotropy.report import charts, inputs
@@ -161,7 +161,8 @@ def write(
     """
     target = check_page(path, X, repairs, evidence, layers, against, overwrite=overwrite)
     if not title:
-        title = Path(os.fspath(X)).name if isinstance(X, (str, os.PathLike)) else "Embedding space"
+        is_path = isinstance(X, (str, os.PathLike))
+        title = Path(without_secrets(os.fspath(X))).name if is_path else "Embedding space"
     text, geometry = _page(X, title, seed, checkpoint, layers, repairs, evidence, against)
     with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")

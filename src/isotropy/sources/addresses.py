@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from isotropy.errors import InputError, brief, without_secrets
 
@@ -64,10 +64,11 @@ def _of_url(text: str) -> Address:
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018
-    except ValueError as error:
+    except ValueError:  # which may hold a part of the password
         raise InputError(
-            f"{shown!r} must be a URL ({error}). Check the host and the port."
-        ) from error
+            f"{shown!r} must be a URL. Check the host and the port, and write / as %2F, # as %23 "
+            "and ? as %3F in a password."
+        ) from None
     fragment, _, more = parts.fragment.partition("?")
     given = parse_qsl("&".join(filter(None, (parts.query, more))), keep_blank_values=True)
     own = {name: value for name, value in given if name in OWN and value}
@@ -78,6 +79,8 @@ def _of_url(text: str) -> Address:
         how = "?table=docs&column=embedding" if kind == "postgres" else "#docs"
         raise InputError(f"{shown!r} must name a table. End it with {how}.")
     if kind == "lance":
+        if "/" in table:
+            raise InputError(f"{shown!r} must name a table without a slash, got {table!r}.")
         if parts.netloc or not parts.path:
             raise InputError(
                 f"{shown!r} must name a local folder. Write lance:///folder#{table}, with three "
@@ -85,5 +88,13 @@ def _of_url(text: str) -> Address:
             )
         server = os.path.abspath(unquote(parts.path))
     else:
-        server = f"{parts.scheme}://{parts.netloc}{parts.path}{'?' if rest else ''}{rest}"
+        host = _quoted_user(parts.netloc)
+        server = f"{parts.scheme}://{host}{parts.path}{'?' if rest else ''}{rest}"
     return Address(kind, server, table, own.get("column"), own.get("key"), shown)
+
+
+def _quoted_user(netloc: str) -> str:
+    """The host with a user and a password that can be told apart from it."""
+    user, at, host = netloc.rpartition("@")
+    quoted = [quote(unquote(part), "") for part in user.split(":", 1)]
+    return f"{':'.join(quoted)}{at}{host}"
