@@ -11,6 +11,7 @@ import importlib
 import json
 import secrets
 import zlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -112,7 +113,7 @@ class Progress:
             return None
 
 
-class DatabaseSink(Sink):
+class DatabaseSink(Sink, ABC):
     """A column of vectors in a database: beside the one that was read, or in a table of its own.
 
     A database defines `begin`, which returns the progress of the same job if it was interrupted,
@@ -148,20 +149,20 @@ class DatabaseSink(Sink):
         self.job = f"{zlib.crc32(plain.encode()):08x}" if named else secrets.token_hex(8)
         self.is_trial = not job  # only asks whether there is room; the work is not known yet
 
-    def begin(self) -> Progress:
-        raise NotImplementedError
+    @abstractmethod
+    def begin(self) -> Progress: ...
 
-    def put(self, rows: NDArray[Any], batch: Batch) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def put(self, rows: NDArray[Any], batch: Batch) -> None: ...
 
-    def save(self, progress: Progress) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def save(self, progress: Progress) -> None: ...
 
-    def finish(self, progress: Progress) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def finish(self, progress: Progress) -> None: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows as a chunk of their own."""
