@@ -52,6 +52,30 @@ def test_folds_are_of_whole_groups_and_of_one_size(n_folds):
     assert (folds != grouped_folds(groups, n_folds, seed=1)).any()
 
 
+@pytest.mark.parametrize("n_folds", [2, 5])
+def test_every_fold_has_its_share_of_each_subset(n_folds):
+    random = np.random.default_rng(0)
+    subsets = random.choice(["a", "b", "c"], 600, p=[0.6, 0.3, 0.1])
+    groups = 100 * np.unique(subsets, return_inverse=True)[1] + random.integers(0, 90, 600)
+    folds = grouped_folds(groups, n_folds, 0, subsets)
+    assert all(len(set(folds[groups == group])) == 1 for group in np.unique(groups))
+    for name in "abc":
+        sizes = np.bincount(folds[subsets == name], minlength=n_folds)
+        largest = np.bincount(groups[subsets == name]).max()
+        assert sizes.max() - sizes.min() <= 2 * largest  # a round may be cut at either end
+    one = grouped_folds(groups, n_folds, 0, np.zeros(600))
+    assert (one == grouped_folds(groups, n_folds, 0)).all()
+
+
+def test_the_folds_of_a_task_are_by_subset():
+    pairs = [(f"text {i}", f"other {i}") for i in range(40)]
+    subset = ["large"] * 30 + ["small"] * 10
+    task = STS(pairs, np.arange(40), subset)
+    bench = bench_of(np.random.default_rng(0).normal(size=(80, 4)), task, lambda space: (CENTER,))
+    plan = bench.across(np.arange(40), 5, 0)
+    assert [(fold.items >= 30).sum() for fold in plan.evaluations] == [2] * 5
+
+
 def test_there_are_no_more_folds_than_groups():
     assert set(grouped_folds(np.array([7, 7, 3, 3, 3]), 5, seed=0)) == {0, 1}
 

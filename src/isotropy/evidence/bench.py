@@ -106,7 +106,8 @@ class Bench:
 
     def across(self, items: Integers, n_folds: int, seed: int) -> Plan:
         """Folds of whole groups, each evaluated with what is fitted on the others."""
-        folds = grouped_folds(self.task.groups[items], n_folds, seed)
+        strata = None if self.task.subsets is None else self.task.subsets[items]
+        folds = grouped_folds(self.task.groups[items], n_folds, seed, strata)
         n_made = int(folds.max()) + 1
         if n_made < 2:
             raise InputError(
@@ -289,12 +290,21 @@ def distinct_texts(texts: Sequence[Text]) -> list[Text]:
     return found
 
 
-def grouped_folds(groups: Integers, n_folds: int, seed: int) -> Integers:
-    """The fold of each item: whole groups, dealt by size back and forth, evenly over the folds."""
-    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+def grouped_folds(
+    groups: Integers, n_folds: int, seed: int, strata: NDArray[Any] | None = None
+) -> Integers:
+    """The fold of each item: whole groups, dealt by size back and forth, evenly over the folds.
+
+    With strata, each of them is dealt evenly. A group is in the stratum of its first item.
+    """
+    _, first, places, sizes = np.unique(
+        groups, return_index=True, return_inverse=True, return_counts=True
+    )
     n_made = min(n_folds, len(sizes))
     order = np.random.default_rng(seed).permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
+    if strata is not None:
+        order = order[np.argsort(strata[first[order]], kind="stable")]
     there_and_back = np.concatenate([np.arange(n_made), np.arange(n_made)[::-1]])
     of_group = np.empty(len(sizes), dtype=np.int64)
     of_group[order] = np.resize(there_and_back, len(sizes))

@@ -75,6 +75,7 @@ class Task(ABC):
     supervised: ClassVar[bool] = False
     metric: str
     corpus: Sequence[Text] = ()
+    subsets: NDArray[Any] | None = None  # of each item, in tasks made of several sets
     n_unlabelled: int = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
