@@ -52,6 +52,16 @@ def similarity(seed):
 
 
 @null
+def similarity_in_subsets(seed):
+    """Three subsets of unlike size, each in a place of its own, with scores of its own level."""
+    random = np.random.default_rng(seed)
+    subset = random.choice(3, N, p=[0.6, 0.3, 0.1])
+    X = rows(random, 2 * N) + np.repeat(3 * random.standard_normal((3, D))[subset], 2, axis=0)
+    scores = random.random(N) + 0.2 * random.permutation(subset)
+    return STS(pairs(N), scores, [f"set {i}" for i in subset]), X
+
+
+@null
 def words(seed):
     random = np.random.default_rng(seed)
     drawn = np.sort([random.choice(150, 2, replace=False) for _ in range(N)], axis=1)

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2")
 
 from isotropy.errors import InputError
 from isotropy.papers import experiments, reproduce, results
-from isotropy.papers.experiment import Layout, matching
+from isotropy.papers.experiment import Layout, chosen, matching
 from isotropy.trial.settings import weights_checksum
 
 
@@ -97,6 +97,16 @@ def test_the_papers_own_model_has_the_difference_in_its_cell():
 def test_an_unknown_experiment_gets_one_line(tmp_path):
     with pytest.raises(InputError, match=r"got 'drift/nothing'\. isotropy reproduce --list"):
         reproduce("drift/nothing", out=tmp_path)
+
+
+def test_several_experiments_can_be_named_and_some_skipped():
+    found = [one.full_name for one in chosen(["drift", "cluster/sts"], skip=["drift/training"])]
+    assert "cluster/sts" in found
+    assert "drift/zipf" in found
+    assert "drift/training" not in found
+    assert len(found) == len(chosen(["drift"]))
+    with pytest.raises(InputError, match="skip must be a paper"):
+        chosen(["drift"], skip=["drift/none"])
 
 
 def test_what_is_missing_is_named_and_left_out(tmp_path, monkeypatch):

@@ -18,15 +18,16 @@ PUBLISHED = "The paper's own figures stand under the models named (paper)."
 @command(
     "isotropy reproduce --list",
     "isotropy reproduce drift/isotropy --quick --out reproduced",
+    "isotropy reproduce drift --skip drift/training --model ./my-model --data data",
     "isotropy reproduce cluster --model ./my-model --data data --dry-run",
 )
 def reproduce(
     experiment: Annotated[
-        str | None,
+        list[str] | None,
         Argument(
-            metavar="EXPERIMENT",
+            metavar="EXPERIMENT...",
             help="PAPER/EXPERIMENT, such as cluster/sts, or a paper for all of its experiments: "
-            "cluster, drift, layer, calibration, finetuning.",
+            "cluster, drift, layer, calibration, finetuning. Several may be named.",
             show_default=False,
         ),
     ] = None,
@@ -59,6 +60,10 @@ def reproduce(
         Option(help="Folder for tables and figures; finished parts in it are not repeated."),
     ] = Path("reproduced"),
     device: ModelDeviceOption = None,
+    skip: Annotated[
+        list[str] | None,
+        Option(help="An experiment to leave out; repeatable.", show_default=False),
+    ] = None,
     seeds: Annotated[
         int | None, Option(help="Number of seeds [as many as in the paper].", min=1)
     ] = None,
@@ -93,11 +98,12 @@ def reproduce(
         for one in experiments().values():
             typer.echo(_line(one))
         return
-    if experiment is None:
+    if not experiment:
         raise InputError("EXPERIMENT must be given. isotropy reproduce --list shows all.")
     offline_unless_reached(*(model or ()))
+    selected = chosen(experiment, skip or ())
     if dry_run:
-        for one in chosen(experiment):
+        for one in selected:
             settings = papers.settings_for(one, out, data, models, device, seeds, False)
             wanted, missing = papers.planned(settings, model)
             typer.echo(f"{_line(one)}\n  models: {', '.join(wanted) or 'none found'}")
@@ -105,7 +111,7 @@ def reproduce(
                 typer.echo(f"  {line}")
         return
     found = papers.reproduce(
-        experiment,
+        [one.full_name for one in selected],
         out=out,
         models=model,
         data=data,
@@ -121,7 +127,7 @@ def reproduce(
     if as_json:
         typer.echo(json_line(found))
         return
-    for one in chosen(experiment):
+    for one in selected:
         if one.full_name in found:
             _print(one, found[one.full_name])
     if found:

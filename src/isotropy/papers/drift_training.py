@@ -16,7 +16,7 @@ from isotropy.papers.experiment import Record, over_seeds
 from isotropy.papers.settings import Settings, isotropies
 
 LOSS, MOVED, COSINE = "validation loss", "distance the mean moved", "mean cosine"
-NORMS = ("mean norm", "norm of the mean", "ratio of the two")
+NORMS = ("mean norm", "norm of the mean", "norm of the mean / mean norm")
 UNUSED = {part: f"cosine of unused with {part}" for part in ("frequent", "rare")}
 ALONG = ("non-targets along -h", "targets along h")
 OTHERS, OUTPUT = "rows that are no target", "output layer's part of the gradient"

@@ -119,17 +119,18 @@ def experiments() -> dict[str, Experiment]:
     }
 
 
-def chosen(name: str) -> list[Experiment]:
-    """The experiment of this name, or all those of a paper."""
+def chosen(names: Sequence[str], skip: Sequence[str] = ()) -> list[Experiment]:
+    """The experiments of these names, or all those of a paper, without those to skip."""
     known = experiments()
-    found = [one for key, one in known.items() if name in (key, one.paper.name)]
-    if not found:
-        papers = ", ".join(NAMES)
-        raise InputError(
-            f"EXPERIMENT must be a paper ({papers}) or one of its experiments, got {name!r}. "
-            "isotropy reproduce --list shows all."
-        )
-    return found
+    for argument, given in (("EXPERIMENT", names), ("skip", skip)):
+        for name in given:
+            if not any(name in (key, one.paper.name) for key, one in known.items()):
+                raise InputError(
+                    f"{argument} must be a paper ({', '.join(NAMES)}) or one of its experiments, "
+                    f"got {name!r}. isotropy reproduce --list shows all."
+                )
+    named = [one for key, one in known.items() if {key, one.paper.name} & set(names)]
+    return [one for one in named if not {one.full_name, one.paper.name} & set(skip)]
 
 
 def record(value: float, *, n: int | None = None, **keys: Any) -> Record:

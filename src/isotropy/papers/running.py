@@ -30,9 +30,10 @@ Page = tuple[Experiment, dict[str, Any], dict[str, Any]]  # with its result and 
 
 @public
 def reproduce(
-    name: str,
+    names: str | Sequence[str],
     *,
     out: Any,
+    skip: Sequence[str] = (),
     models: Sequence[str] | None = None,
     data: Any = None,
     folder: Any = None,
@@ -44,17 +45,19 @@ def reproduce(
     overwrite: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run an experiment of a paper, or all experiments of one, and write what they found.
+    """Run experiments of a paper, or all experiments of one, and write what they found.
 
     Parts that are finished are kept in `out`, so an interrupted run goes on where it stopped.
 
     Parameters
     ----------
-    name : str
+    names : str or list of str
         "cluster/layers", or "cluster" for all experiments of that paper.
     out : path
         Folder for the results: a folder for each experiment with result.json, README.md and the
         figures, and a page for the paper.
+    skip : list of str
+        Experiments to leave out, named in the same way.
     models : list of str, optional
         Names in `folder`, folders, or names on the hub; by default the stand-ins of each experiment
         that are in `folder`.
@@ -94,7 +97,7 @@ def reproduce(
     guard({}, inputs, kept={"out": target})
     found: dict[str, dict[str, Any]] = {}
     pages: dict[str, Page] = {}
-    for experiment in chosen(name):
+    for experiment in chosen([names] if isinstance(names, str) else names, skip):
         settings = settings_for(experiment, target, data, folder, device, seeds, quick)
         settings = replace(settings, jobs=checks.integer(jobs, "jobs", 1), records=given)
         result, figures = run(settings, models, overwrite, tell)
@@ -102,7 +105,7 @@ def reproduce(
             found[experiment.full_name] = result
             pages[experiment.full_name] = (experiment, result, figures)
     for paper in {page[0].paper.name: page[0].paper for page in pages.values()}.values():
-        shown = (pages.get(one.full_name) or _earlier(one, target) for one in chosen(paper.name))
+        shown = (pages.get(one.full_name) or _earlier(one, target) for one in chosen([paper.name]))
         results.paper_page(paper, target / paper.name, [page for page in shown if page])
     return found
 

@@ -64,6 +64,7 @@ class STS(TableTask):
     default_combine: ClassVar[str] = "all"
     correlations: ClassVar[tuple[str, str]] = ("spearman", "pearson")  # the main one first
     strata: ClassVar[str] = "subsets"
+    subsets: NDArray[Any]
 
     def __init__(
         self,
