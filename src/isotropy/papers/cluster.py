@@ -271,7 +271,8 @@ def sts(settings: Settings, model: str) -> Findings:
         sizes, found = _tuned(settings, model)
     for name in settings.data_sets:
         tasks = {SPEARMAN_ALL: settings.task("sts", name, "test")}
-        if len(set(tasks[SPEARMAN_ALL].subsets)) > 1:  # type: ignore[attr-defined]
+        subsets = tasks[SPEARMAN_ALL].subsets
+        if subsets is not None and len(set(subsets)) > 1:
             tasks[SPEARMAN] = settings.task("sts", name, "test", combine="mean")
         else:
             tasks[SPEARMAN] = tasks[SPEARMAN_ALL]
