@@ -368,6 +368,7 @@ def test_text_far_from_the_scored_one_is_said_once():
         (lambda t, X: advise(X, t, candidates=["wihten"]), "method must be one of"),
         (lambda t, X: advise(X, t, candidates=["whiten:p=1"]), "params of whiten must be among"),
         (lambda t, X: advise(X, t, candidates=["none"]), "candidates must hold a repair"),
+        (lambda t, X: advise(X, t, candidates=["csls"]), "candidates must be repairs, got the sc"),
         (lambda t, X: advise(X, t, {}), "fit_on must name at least one text"),
         (lambda t, X: advise(X, t, []), "fit_on must have at least one text"),
         (

@@ -15,6 +15,7 @@ from isotropy.evidence.spaces import (
     search_grid,
 )
 from isotropy.repairs import PerGroup, Repair
+from isotropy.tasks import CSLS, LocalScaling
 
 BOTH = ("token", "sentence")
 X = np.random.default_rng(0).standard_normal((600, 20)).astype(np.float32) * np.arange(1, 21) + 1
@@ -214,3 +215,30 @@ def test_the_references_are_themselves():
 def test_a_repair_of_groups_is_refused():
     with pytest.raises(InputError, match="one for all rows, got PerGroup"):
         as_candidate(PerGroup(Center()), ("sentence",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "candidate", "shown"),
+    [
+        ("csls", Candidate(NONE, {}, "token", CSLS()), "csls"),
+        ("local-scaling:k=5", Candidate(NONE, {}, "token", LocalScaling(5)), "local-scaling(k=5)"),
+        ("center+csls", Candidate("center", {}, "token", CSLS()), "center on tokens + csls"),
+        (
+            "sentence/whiten:power=0.5+csls:k=3",
+            Candidate("whiten", {"power": 0.5}, "sentence", CSLS(3)),
+            "whiten(power=0.5) + csls(k=3)",
+        ),
+        (CSLS(7), Candidate(NONE, scorer=CSLS(7)), "csls(k=7)"),
+    ],
+)
+def test_a_scorer_is_a_candidate_alone_or_after_a_repair(spec, candidate, shown):
+    found = as_candidate(spec, BOTH)
+    assert found == candidate
+    assert str(found) == shown
+    assert not found.is_none
+    assert found.to_dict()["scorer"] == str(candidate.scorer)
+    assert Candidate(NONE).is_none
+
+
+def test_neither_default_list_has_a_scorer():
+    assert not any(c.scorer for c in [*default_candidates(BOTH), *search_grid(BOTH, 768)])

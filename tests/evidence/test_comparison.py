@@ -14,7 +14,7 @@ from isotropy.evidence.significance import Fold, difference, holm, interval, p_v
 from isotropy.evidence.spaces import Fits
 from isotropy.metrics import isoscore, mean_cosine
 from isotropy.repairs import AllButTheTop, Center, ClusterRemoval, Repair, Whiten
-from isotropy.tasks import STS, Classification, Retrieval
+from isotropy.tasks import CSLS, STS, Classification, LocalScaling, Retrieval
 
 from .examples import TokenEncoder, classification, pairs, similar, sts, three_parts
 
@@ -430,3 +430,61 @@ def test_a_task_that_learns_needs_something_to_learn_from():
         InputError, match="must have a training part to be evaluated transductively"
     ):
         compare(X, task, ["center"], transductive=True)
+
+
+def search_with_hubs(n=60, parts=None):
+    """A search in which a common direction makes hubs of some documents."""
+    random = np.random.default_rng(7)
+    task = Retrieval(
+        [f"query {i}" for i in range(n)],
+        [f"document {i}" for i in range(3 * n)],
+        [(i, i, 1.0) for i in range(n)],
+        parts,
+    )
+    common, own = random.standard_normal((2, 1, 12)), random.standard_normal((3 * n, 12))
+    documents = own + 2 * random.random((3 * n, 1)) * common[0]
+    queries = own[:n] + common[0] + 0.7 * random.standard_normal((n, 12))
+    return task, np.concatenate([queries, documents]).astype(np.float32)
+
+
+def test_scorers_are_compared_like_repairs():
+    task, X = search_with_hubs()
+    found = compare(X, task, ["none", "csls", "center", "center+local-scaling:k=5"])
+    names = ["none", "csls", "center", "center + local-scaling(k=5)"]
+    assert [str(result.candidate) for result in found.results] == names
+    centred = Center().fit(X[60:]).transform(X)
+    none = task.score(X)
+    scored = [task.score(X, scorer=CSLS()), task.score(centred, scorer=LocalScaling(5))]
+    for result, outcome in zip(found.results[1::2], scored, strict=True):
+        folds = [Fold(outcome, none, task.groups)]
+        assert result.score == pytest.approx(outcome.value, abs=1e-6)
+        assert result.interval == pytest.approx(interval(folds), abs=1e-6)
+        assert result.p == pytest.approx(p_value(folds), abs=2e-4)
+    assert found.results[1].difference > 0.01
+    assert [result.compared_with for result in found.results] == [
+        "", "180 documents", "", "180 documents"
+    ]  # fmt: skip
+    assert found.notes == [
+        "retrieval: csls looks for the neighbours of a document among 180 documents.",
+        "retrieval: local-scaling(k=5) looks for the neighbours of a document among 180 documents.",
+    ]
+    assert "center + local-scaling(k=5)" in str(found)
+    written = json.loads(json.dumps(found.to_dict()))["results"]
+    assert [result.get("scorer") for result in written] == [None, "csls", None, names[3][9:]]
+
+
+@pytest.mark.parametrize("options", [{}, {"fit_on": ["document 3", "document 9"]}])
+def test_a_scorer_looks_among_training_queries_if_there_are_any(options):
+    task, X = search_with_hubs(parts=["train"] * 40 + ["test"] * 20)
+    result = compare(X, task, CSLS(3), **options).results[1]
+    assert result.compared_with == "40 training queries"
+    expected = task.score(X, task.parts["test"], task.parts["train"], CSLS(3))
+    assert result.score == pytest.approx(expected.value, abs=1e-6)
+    after_fold = compare(X, task, "csls", part="train").results[1]
+    assert after_fold.compared_with == "180 documents"
+
+
+def test_a_scorer_needs_a_retrieval_task(divided):
+    task, X, _ = divided
+    with pytest.raises(InputError, match=r"^compare: csls must be used with a retrieval task, got"):
+        compare(X, task, ["center", "csls"])

@@ -19,6 +19,7 @@ from isotropy.tasks import (
     WordInContext,
     WordSimilarity,
     retrieval,
+    scorers,
 )
 
 random = np.random.default_rng(5)
@@ -147,7 +148,7 @@ def reference(task, X, n_queries):
 @pytest.mark.parametrize("blocks", [(1024, 4096), (3, 40), (1, 101)])
 def test_retrieval_equals_the_formulas_written_out(blocks, monkeypatch):
     monkeypatch.setattr(retrieval, "QUERIES_AT_ONCE", blocks[0])
-    monkeypatch.setattr(retrieval, "DOCUMENTS_AT_ONCE", blocks[1])
+    monkeypatch.setattr(scorers, "DOCUMENTS_AT_ONCE", blocks[1])
     task = Retrieval(QUERIES, DOCUMENTS, JUDGED)
     X = vectors(task, 3)
     X[-40:] = 0  # equal cosines in the middle of every ranking
@@ -185,7 +186,7 @@ def test_equal_documents_keep_their_order():
 @pytest.mark.parametrize("n", [1, 5, 12, 40])
 def test_highest_takes_the_first_of_equal_scores(n):
     scores = random.integers(0, 6, (30, 40)) / 6
-    for row, found in zip(scores, retrieval.highest(scores, n), strict=True):
+    for row, found in zip(scores, scorers.highest(scores, n), strict=True):
         assert found.tolist() == reference_ranking(row)[:n]
 
 

@@ -23,7 +23,7 @@ from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair, check_target
 from isotropy.sources import guard
 from isotropy.tables import json_line
-from isotropy.tasks import Task, WordSimilarity, adjacent, open_task
+from isotropy.tasks import Scorer, Task, WordSimilarity, adjacent, open_task
 
 PSEUDO = "pseudo"
 Kind = StrEnum("Kind", {name: name for name in [*Task.by_kind, PSEUDO]})  # type: ignore[misc]
@@ -38,7 +38,7 @@ VectorsArgument = Annotated[
     ),
 ]
 DATA_HELP = "File or folder of the task, or its name on the hub"
-repair_names = common.among(*Repair.by_name, *(f"token/{name}" for name in Repair.by_name))
+REPAIR_NAMES = [*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)]
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,10 @@ def compare(
         list[str] | None,
         Option(
             help="Repairs separated by commas, such as center,token/whiten or "
-            "cluster-removal:n_clusters=27,n_components=12; repeatable [every repair with its "
-            "default parameters].",
-            autocompletion=repair_names,
+            "cluster-removal:n_clusters=27,n_components=12; with --task retrieval also scorers "
+            "that correct for hubs (csls, local-scaling), alone or after a repair: center+csls; "
+            "repeatable [every repair with its default parameters].",
+            autocompletion=common.among(*REPAIR_NAMES, *Scorer.by_name),
         ),
     ] = None,
     task_options: TaskOptions,
@@ -234,7 +235,7 @@ def advise(
         Option(
             help="Repairs to choose from, simplest first, written as for `compare`; repeatable "
             "[a search over the built-in repairs and their parameters].",
-            autocompletion=repair_names,
+            autocompletion=common.among(*REPAIR_NAMES),
         ),
     ] = None,
     task_options: TaskOptions,

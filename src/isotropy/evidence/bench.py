@@ -19,7 +19,7 @@ from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encode
 from isotropy.models import Float32Array, KeyedVectors, Text, distinct, expect_texts
 from isotropy.repairs import Center
 from isotropy.sources import PickedRows
-from isotropy.tasks import Outcome, Task, identity
+from isotropy.tasks import Outcome, Retrieval, Task, identity
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "all text, including the evaluated text (transductive)",
@@ -171,17 +171,27 @@ class Bench:
         """The outcome of a candidate on the items of an evaluation."""
         texts = self.task.texts_of(evaluation.items)
         texts = np.union1d(texts, getattr(self.task, "documents", self.task.background))
-        train = evaluation.train if self.task.supervised else None
+        learns = self.task.supervised or (candidate.scorer and len(evaluation.train))
+        train = evaluation.train if learns else None
         if train is not None:
             texts = np.union1d(texts, self.task.texts_of(train))
         repair = evaluation.fits.fitted(candidate, seed)
         rows = self.space.repaired(repair, candidate.level, texts)
-        return self.task.score(rows, evaluation.items, train)
+        scorer = {"scorer": candidate.scorer} if candidate.scorer else {}
+        return self.task.score(rows, evaluation.items, train, **scorer)
 
     def outcomes(self, candidate: Candidate, plan: Plan, seeds: int = 1) -> list[Outcome]:
         """One outcome per evaluation, and per seed if the candidate depends on it."""
         runs = product(range(seeds if candidate.seeded else 1), plan.evaluations)
         return [self.outcome(candidate, evaluation, seed) for seed, evaluation in runs]
+
+    def compared_with(self, candidate: Candidate, plan: Plan) -> str:
+        """Which texts the candidate's scorer compares documents with, in words."""
+        if candidate.scorer is None or not candidate.scorer.compares:
+            return ""
+        assert isinstance(self.task, Retrieval)
+        first = plan.evaluations[0]
+        return self.task.compared_with(first.items, first.train)[1]
 
     def folds(self, plan: Plan, system: Sequence[Outcome], none: Sequence[Outcome]) -> list[Fold]:
         """The two systems side by side; `none` is repeated for every seed of the system."""

@@ -39,7 +39,7 @@ from isotropy.evidence.spaces import (
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
 from isotropy.models import Text
 from isotropy.repairs import Repair
-from isotropy.tasks import Outcome, Task
+from isotropy.tasks import Outcome, Retrieval, Scorer, Task
 
 N_NEIGHBOURS = 10
 HEAD = ("repair", "score", "gain", "95 % interval", "p (Holm)")
@@ -62,6 +62,8 @@ class Result:
         How similar the space is to that before the repair.
     shift : str
         A note if the evaluated texts differ from the fitted ones.
+    compared_with : str
+        Which texts a scorer compares documents with; "" without a scorer.
     """
 
     task: str
@@ -80,6 +82,7 @@ class Result:
     n_seeds: int
     fitted_on: str
     shift: str
+    compared_with: str
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def _or_none(value: float) -> float | None:
 def cells(result: Result) -> tuple[str, ...]:
     """Repair, score, gain, interval and p as text; the last three are empty without a repair."""
     head = (str(result.candidate), plain(100 * result.score))
-    if result.candidate.method == NONE:
+    if result.candidate.is_none:
         return (*head, "", "", "")
     low, high = (signed(100 * end) for end in result.interval)
     return (*head, signed(100 * result.difference), f"{low} to {high}", f"{result.p_holm:.4f}")
@@ -179,6 +182,8 @@ def compare(
     repairs : one or a sequence, optional
         Names ("center", "token/all-but-the-top:n_components=3"), repairs or candidates; by default
         every repair with its own defaults. Without a level they apply to tokens, as in the papers.
+        In retrieval tasks also scorers ("csls", "local-scaling:k=5"), alone or after a repair
+        ("center+csls").
     fit_on : list of texts, optional
         What repairs are fitted on, without the evaluated sentences. By default the corpus of a
         retrieval task, the other rows of keyed vectors, the training part, or, if the task has no
@@ -206,24 +211,30 @@ def compare(
             "fit_on must not be given with transductive, which fits on the evaluated text. Leave "
             "one of them out."
         )
-    specs = [repairs] if isinstance(repairs, (str, Repair, Candidate)) else repairs
+    specs = [repairs] if isinstance(repairs, (str, Repair, Scorer, Candidate)) else repairs
     if specs is not None:
         specs = checks.listing(specs, "repairs")
-    for spec in specs or ():
-        as_candidate(spec, (SENTENCE,))  # refused before anything is encoded
+    scorers = [c.scorer for c in (as_candidate(s, (SENTENCE,)) for s in specs or ()) if c.scorer]
     results: list[Result] = []
     notes: list[str] = []
     listed = [tasks] if isinstance(tasks, Task) else checks.listing(tasks, "tasks")
     if not listed or not all(isinstance(task, Task) for task in listed):
         raise InputError("tasks must be a Task or a list of at least one.")
     for given in listed:
+        if scorers and not isinstance(given, Retrieval):
+            raise InputError(
+                f"{scorers[0]} must be used with a retrieval task, got {given.name!r}. Leave it "
+                "out."
+            )
         encoder = as_encoder(vectors, given.texts)
-        task = _needed(given, part, transductive or fit_on is not None, max_items, seed)
+        apart = transductive or fit_on is not None
+        task = _needed(given, part, apart, given.supervised or bool(scorers), max_items, seed)
         bench = bench_of(encoder, task, lambda space: _candidates(specs, space.levels), fit_on)
         plan = _planned(bench, part, transductive, n_folds, max_items, seed)
         found = _on_task(bench, plan, seeds, seed, progress or no_progress)
         said = [*bench.notes, *([exclusion_note(plan.n_removed)] if plan.n_removed else [])]
         said += [result.shift for result in found if result.shift][:1]
+        said += dict.fromkeys(_compared_note(result) for result in found if result.compared_with)
         notes += [f"{task.name}: {note}" for note in said]
         results += found
     return Comparison(results, transductive, notes)
@@ -234,7 +245,7 @@ def _candidates(specs: Sequence[Any] | None, levels: Sequence[str]) -> list[Cand
     if specs is None:
         return default_candidates(levels)
     found = [as_candidate(spec, levels) for spec in specs]
-    return [candidate for candidate in found if candidate.method != NONE]
+    return [candidate for candidate in found if not candidate.is_none]
 
 
 def _evaluated_part(task: Task, part: str | None) -> str:
@@ -248,7 +259,15 @@ def _evaluated_part(task: Task, part: str | None) -> str:
     return chosen
 
 
-def _needed(task: Task, part: str | None, fitted_apart: bool, max_items: int, seed: int) -> Task:
+def _compared_note(result: Result) -> str:
+    """What a scorer compares documents with, in words."""
+    where = f"among {result.compared_with}"
+    return f"{result.candidate.scorer} looks for the neighbours of a document {where}."
+
+
+def _needed(
+    task: Task, part: str | None, fitted_apart: bool, learns: bool, max_items: int, seed: int
+) -> Task:
     """The task with only the items that are evaluated, fitted on or learned from."""
     chosen = _evaluated_part(task, part)
     if chosen == "all":
@@ -256,7 +275,7 @@ def _needed(task: Task, part: str | None, fitted_apart: bool, max_items: int, se
     items = task.parts[chosen]
     train = task.parts.get("train", items)
     if fitted_apart:
-        train = subsample(train, max_items, seed) if task.supervised else items
+        train = subsample(train, max_items, seed) if learns else items
     used = np.union1d(items, train)
     return task if len(used) == task.n_items else task.subset(used)
 
@@ -299,7 +318,8 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
     bench.expect_defined(baseline, plan)
     unrepaired = _changed(bench, Candidate(NONE), plan) | {
         "difference": 0.0, "interval": (0.0, 0.0), "p": 1.0, "p_holm": 1.0, "cka": 1.0,
-        "neighbour_overlap": 1.0, "n_seeds": 1, "shift": "", "seconds": time.perf_counter() - start,
+        "neighbour_overlap": 1.0, "n_seeds": 1, "shift": "", "compared_with": "",
+        "seconds": time.perf_counter() - start,
     }  # fmt: skip
     results = [Result(**shared, **_scored(baseline), **unrepaired)]
     shifts: dict[str, str] = {}
@@ -317,6 +337,7 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
             "p": p_value(folds, seed=seed),
             "n_seeds": seeds if candidate.seeded else 1,
             "shift": shifts.get(candidate.level, ""),
+            "compared_with": bench.compared_with(candidate, plan),
         }
         found.append(shared | _scored(outcomes) | tested | _changed(bench, candidate, plan))
         found[-1]["seconds"] = time.perf_counter() - start

@@ -161,7 +161,10 @@ def searches(
     """A search for each of the texts to fit on, which share the space of the task's texts."""
     encoder = as_encoder(vectors, task.texts)
     for spec in options.candidates or ():
-        as_candidate(spec, (SENTENCE,))  # refused before anything is encoded
+        if as_candidate(spec, (SENTENCE,)).scorer:  # refused before anything is encoded
+            raise InputError(
+                f"candidates must be repairs, got the scorer {str(spec)!r}. Use `compare` for it."
+            )
     split = divided(task, options.max_items, options.seed)
     _expect_enough(split.inside, task)
     task, (inside, outside) = split.task(task), split.within()

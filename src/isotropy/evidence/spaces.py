@@ -30,6 +30,7 @@ from isotropy.models import (
 from isotropy.repairs import ClusterRemoval, Repair, SummedRepair
 from isotropy.sources import PickedRows, Source
 from isotropy.stats import Moments
+from isotropy.tasks import Scorer, as_scorer
 
 Integers = NDArray[np.int64]
 TOKEN, SENTENCE = "token", "sentence"
@@ -164,7 +165,10 @@ def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
 @public
 @dataclass(frozen=True)
 class Candidate:
-    """A repair with its parameters, applied to tokens or to pooled rows; or no repair."""
+    """A repair with its parameters, applied to tokens or to pooled rows; or no repair.
+
+    In a retrieval task, a scorer may come with it or take its place.
+    """
 
     method: str
     """Name of a repair, such as "all-but-the-top", or "none"."""
@@ -172,6 +176,8 @@ class Candidate:
     """Parameters that are not at their default."""
     level: str = SENTENCE
     """What is repaired: every "token" before pooling, or the pooled rows ("sentence")."""
+    scorer: Scorer | None = None
+    """How documents are scored for a query, such as `CSLS()`; by their cosine if None."""
 
     def __post_init__(self) -> None:
         checks.choice(self.method, "method", [NONE, *Repair.by_name])
@@ -185,6 +191,11 @@ class Candidate:
         made = Repair.by_name.get(self.method)
         return list(signature(made).parameters) if made else []
 
+    @property
+    def is_none(self) -> bool:
+        """Whether this is neither a repair nor a scorer."""
+        return self.method == NONE and self.scorer is None
+
     def make(self, seed: int = 0) -> Repair:
         """The repair, not yet fitted; `seed` is its random_state unless that is a parameter."""
         given = {"random_state": seed} if self.seeded else {}
@@ -197,18 +208,21 @@ class Candidate:
 
     def __str__(self) -> str:
         if self.method == NONE:
-            return NONE
+            return str(self.scorer or NONE)
         inside = ", ".join(f"{name}={value}" for name, value in self.params.items())
         where = " on tokens" if self.level == TOKEN else ""
-        return f"{self.method}({inside}){where}" if inside else f"{self.method}{where}"
+        repair = f"{self.method}({inside}){where}" if inside else f"{self.method}{where}"
+        return f"{repair} + {self.scorer}" if self.scorer else repair
 
     def to_dict(self) -> dict[str, Any]:
-        return {"method": self.method, "params": dict(self.params), "level": self.level}
+        scorer = {"scorer": str(self.scorer)} if self.scorer else {}
+        return {"method": self.method, "params": dict(self.params), "level": self.level} | scorer
 
 
 def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
-    """The candidate for a Candidate, a repair, "method", "method:a=1,b=2" or "level/method".
+    """The candidate for a Candidate, a repair or scorer, or the text of one.
 
+    A text is "method", "method:a=1,b=2" or "level/method", a scorer, or both as in "center+csls".
     Without a level it gets the first of `levels`: tokens, as in the papers. If a text has one row
     only, token and sentence are the same.
     """
@@ -223,9 +237,13 @@ def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
         usual = type(spec)().get_params()
         params = {k: v for k, v in spec.get_params().items() if v != usual[k]}
         return Candidate(spec.name, params, levels[0])
-    name, params = specs.parse(str(spec))
+    if isinstance(spec, Scorer):
+        return Candidate(NONE, scorer=spec)
+    repair, _, last = str(spec).rpartition("+")
+    scorer = as_scorer(last)
+    name, params = specs.parse((repair or NONE) if scorer else str(spec))
     level, _, method = name.rpartition("/")
-    found = Candidate(method, params, level or levels[0])
+    found = Candidate(method, params, level or levels[0], scorer)
     return found if found.level in levels else replace(found, level=levels[0])
 
 

@@ -153,6 +153,16 @@ class Task(ABC):
         train : array of item numbers, optional
             Items to learn from, if the task is `supervised`.
         """
+        return self.outcome(*self._checked(vectors, items, train))
+
+    @abstractmethod
+    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
+        """The outcome for checked arguments; train is empty if none was given."""
+
+    def _checked(
+        self, vectors: Any, items: Any, train: Any
+    ) -> tuple[NDArray[Any], Integers, Integers]:
+        """The arguments of `score` as those of `outcome`."""
         X = np.asarray(linalg.to_numpy(checks.matrix(vectors)))
         if len(X) != len(self.texts):
             raise InputError(
@@ -166,11 +176,7 @@ class Task(ABC):
             )
         items = np.arange(self.n_items) if items is None else self._expect_items(items, "items")
         learned = np.empty(0, int) if train is None else self._expect_items(train, "train")
-        return self.outcome(X, items, learned)
-
-    @abstractmethod
-    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
-        """The outcome for checked arguments; train is empty if none was given."""
+        return X, items, learned
 
     def subset(self, items: Any) -> Self:
         """The same task with only these items, in this order."""

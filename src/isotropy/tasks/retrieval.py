@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from isotropy import linalg
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.models import Text, distinct
@@ -22,11 +22,13 @@ from isotropy.tasks.base import Task
 from isotropy.tasks.collections import stem
 from isotropy.tasks.outcomes import Integers, Mean, labels
 from isotropy.tasks.reading import Table, column_choices
+from isotropy.tasks.scorers import Cosine, Documents, Scorer
 
 CUT = 10
 DEEP = 100
 QUERIES_AT_ONCE = 1024
-DOCUMENTS_AT_ONCE = 4096
+SAMPLED = 5000  # texts that a scorer compares documents with
+COSINE = Cosine()
 IDS = column_choices("_id; id; docid; doc_id; pid; qid; query_id")
 QUERY_TEXTS = column_choices("text; query; question; title")
 DOCUMENT_TEXTS = column_choices("text; contents; document; passage; body; abstract")
@@ -38,10 +40,10 @@ GAINS = column_choices("score; relevance; rel; label; rating")
 
 @public
 class Retrieval(Task):
-    """nDCG@10 of all documents ranked by their cosine with a query.
+    """nDCG@10 of all documents ranked by their cosine with a query, or by another `Scorer`.
 
     The outcome's `metrics` hold recall@10, recall@100 and mrr@10. The search is exact, and equal
-    cosines keep the order of the documents.
+    scores keep the order of the documents.
 
     Parameters
     ----------
@@ -128,9 +130,31 @@ class Retrieval(Task):
         numbers = {text: number for number, text in enumerate(self.texts)}
         self.documents: Integers = np.array([numbers[text] for text in self.corpus])
 
-    def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
+    def score(
+        self, vectors: Any, items: Any = None, train: Any = None, scorer: Scorer = COSINE
+    ) -> Mean:
+        """The score of these vectors on the items.
+
+        Parameters
+        ----------
+        vectors, items
+            See `Task.score`.
+        train : array of item numbers, optional
+            Items whose queries the scorer may compare documents with; those that are scored are
+            left out. If none are left, documents are compared with each other.
+        scorer : Scorer
+            How documents are scored for a query: by their cosine, unless given.
+        """
+        return self.outcome(*self._checked(vectors, items, train), scorer)
+
+    def outcome(
+        self, X: NDArray[Any], items: Integers, train: Integers, scorer: Scorer = COSINE
+    ) -> Mean:
+        sample, _ = self.compared_with(items, train)
+        index = scorer.index(Documents(self.documents, sample, partial(self.rows_of, X)))
         blocks = np.array_split(items, -(-len(items) // QUERIES_AT_ONCE))
-        ranked = np.concatenate([self._ranked(X, block) for block in blocks])
+        queries = (self.rows_of(X, self.members[block, 0]) for block in blocks)
+        ranked = np.concatenate([index.ranked(rows, DEEP) for rows in queries])
         relevance = self.relevance[items]
         gains = gains_at(relevance, ranked)
         hits, n_relevant = gains > 0, np.diff(relevance.indptr)
@@ -141,20 +165,21 @@ class Retrieval(Task):
         ndcg = top @ (1 / np.log2(2 + np.arange(top.shape[1]))) / ideal(relevance)
         return Mean(ndcg, {name: float(values.mean()) for name, values in metrics.items()})
 
-    def _ranked(self, X: NDArray[Any], items: Integers) -> Integers:
-        """The documents nearest to each query, the nearest first."""
-        queries = linalg.unit_rows(self.rows_of(X, self.members[items, 0]))
-        best: Floats = np.empty((len(items), 0))
-        found: Integers = np.empty((len(items), 0), dtype=np.int64)
-        for start in range(0, len(self.documents), DOCUMENTS_AT_ONCE):
-            numbers = np.arange(start, min(start + DOCUMENTS_AT_ONCE, len(self.documents)))
-            cosines = queries @ linalg.unit_rows(self.rows_of(X, self.documents[numbers])).T
-            best = np.hstack([best, cosines])
-            found = np.hstack([found, np.broadcast_to(numbers, cosines.shape)])
-            chosen = highest(best, DEEP)
-            best = np.take_along_axis(best, chosen, axis=1)
-            found = np.take_along_axis(found, chosen, axis=1)
-        return found
+    def compared_with(self, items: Integers, train: Integers) -> tuple[Integers, str]:
+        """(positions in `texts` of what a scorer compares documents with, what that is in words).
+
+        The queries of `train` that are not scored, or else the documents; at most 5,000, drawn with
+        seed 0.
+        """
+        queries, what = np.unique(self.members[train, 0]), "training queries"
+        scored = self.identities[self.members[items, 0]]
+        texts = queries[~np.isin(self.identities[queries], scored)]
+        if not len(texts):
+            texts, what = np.unique(self.documents), "documents"
+        if len(texts) <= SAMPLED:
+            return texts, f"{len(texts):,} {what}"
+        drawn = np.random.default_rng(0).choice(texts, SAMPLED, replace=False)
+        return np.sort(drawn), f"{SAMPLED:,} of {len(texts):,} {what}"
 
 
 def _relevance(
@@ -175,20 +200,6 @@ def _relevance(
         )
     gains = np.array(list(found.values()), dtype=np.float64)
     return csr_array((gains, (rows, columns)), shape=(n_queries, n_documents))
-
-
-def highest(scores: Floats, k: int) -> Integers:
-    """Columns of the k highest scores of each row, the highest first; ties keep their order."""
-    n_rows, n_columns = scores.shape
-    if n_columns <= k:
-        return np.argsort(-scores, axis=1, kind="stable")
-    edge = np.partition(scores, n_columns - k, axis=1)[:, n_columns - k, None]
-    above, equal = scores > edge, scores == edge
-    room = k - above.sum(axis=1, keepdims=True)
-    above |= equal & (np.cumsum(equal, axis=1) <= room)
-    columns = np.nonzero(above)[1].reshape(n_rows, k)
-    order = np.argsort(-np.take_along_axis(scores, columns, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1)
 
 
 def gains_at(relevance: Any, ranked: Integers) -> Floats:
