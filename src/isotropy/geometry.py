@@ -19,7 +19,6 @@ from isotropy.metrics import (
     Statistics,
     explained,
     gather,
-    hubness,
     isotropy_range,
     local_isotropy,
     warn_of_basis,
@@ -30,6 +29,7 @@ from isotropy.stats import Sample
 DRIFTED = 0.3
 CONED = 0.2
 FEW_DIRECTIONS = 0.1
+HUBS = 1.0
 HALF = 0.5
 DRAWN_ROWS = 2000
 LOOKED_AT = {
@@ -61,7 +61,8 @@ def measure(
     ----------
     X : array, tensor, path or source of shape (n_samples, n_features)
     metrics : iterable of str, optional
-        Names of the metrics wanted; None is all but "hubness", which compares all pairs.
+        Names of the metrics wanted; None is all but "hubness" and "antihubs", which compare all
+        pairs of up to 5,000 rows.
     sample_weight : array of shape (n_samples,), optional
     center : bool
         Take partition function, singular values and effective rank of the centred rows.
@@ -88,10 +89,11 @@ def measure(
     (0.51, 'drifted')
     """
     default = [name for name, record in METRICS.items() if record.evaluate is not None]
-    possible = [*default, "hubness"]
-    names = default if metrics is None else checks.known(metrics, possible, "metrics")
-    if "hubness" in names and sample_weight is not None:
-        raise InputError("hubness takes no sample_weight. Leave one of them out.")
+    asked = [name for name, record in METRICS.items() if record.on_request is not None]
+    names = default if metrics is None else checks.known(metrics, [*default, *asked], "metrics")
+    refused = [name for name in asked if name in names and sample_weight is not None]
+    if refused:
+        raise InputError(f"{refused[0]} takes no sample_weight. Leave one of them out.")
     source = as_source(X, sample_weight)
     kept = open_checkpoint(checkpoint)
     needs = {need for name in names for need in METRICS[name].needs}
@@ -102,8 +104,9 @@ def measure(
             source, needs, center=center, random_state=random_state, checkpoint=kept
         )
         for name in names:
-            evaluate = METRICS[name].evaluate
-            values[name] = hubness(source) if evaluate is None else evaluate(statistics)
+            evaluate = METRICS[name].evaluate or METRICS[name].on_request
+            assert evaluate is not None
+            values[name] = evaluate(statistics)
         if statistics.partition is not None:
             bases = isotropy_range(statistics.partition)
             warn_of_basis(statistics, "measure")
@@ -205,7 +208,7 @@ class Geometry:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Of "drifted", "coned", "rogue dimensions", "few directions", those that hold."""
+        """Of "drifted", "coned", "rogue dimensions", "few directions", "hubs", those that hold."""
         return tuple(self._reasons())
 
     @property
@@ -252,6 +255,11 @@ class Geometry:
             found["few directions"] = (
                 f"Few directions: the variance fills only {100 * max(score, 0):.0f} % of the "
                 "dimensions evenly (IsoScore); AllButTheTop or Whiten spread it."
+            )
+        if get("hubness", np.nan) >= HUBS:
+            found["hubs"] = (
+                "Hubs: a few rows are near neighbours of many others (hubness "
+                f"{get('hubness'):.1f}); if a search suffers, compare csls and local-scaling on it."
             )
         return found
 

@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
+import isotropy
 from isotropy import measure, metrics
 from isotropy.errors import InputError, IsotropyWarning, warn
 from isotropy.metrics import METRICS
@@ -24,7 +25,7 @@ from isotropy.testing.metrics import (
 
 ON_REQUEST = [name for name, record in METRICS.items() if record.evaluate is None]
 WITH_FUNCTION = [name for name in METRICS if name in metrics.__all__]
-WEIGHED = [name for name in WITH_FUNCTION if name != "hubness"]
+WEIGHED = [name for name in WITH_FUNCTION if name not in ("hubness", "antihubs")]
 OPTIONS = {"local_isotropy": {"n_clusters": 2, "n_seeds": 2}}
 OF_PAIRS = {"check_integer_weights_equal_repeated_rows": "a row is no pair with itself"}
 EXCUSED = {
@@ -222,8 +223,9 @@ def test_measure_equals_the_single_metrics(weight):
 
 def test_measure_adds_hubness_and_local_isotropy_on_request():
     X = two_groups()
-    geometry = measure(X, ["isoscore", "hubness"], local=2)
+    geometry = measure(X, ["isoscore", "hubness", "antihubs"], local=2)
     assert geometry.hubness == metrics.hubness(X)
+    assert geometry.antihubs == metrics.antihubs(X)
     assert_same(geometry.local_isotropy, metrics.local_isotropy(X, 2), 1e-12)
     assert measure(ArraySource(X), ["hubness"]).hubness == geometry.hubness
     assert "hubness" not in measure(X).values
@@ -249,6 +251,22 @@ def test_verdict_names_what_is_wrong_with_its_numbers():
     assert few.findings == ("few directions",)
     assert "evidence" in few.verdict
     assert few.verdict in str(few)
+    random = np.random.default_rng(0)
+    hubs = measure(random.standard_normal((800, 60)) + 2 * random.random((800, 1)), ["hubness"])
+    assert hubs.findings == ("hubs",)
+    assert f"(hubness {hubs.hubness:.1f})" in hubs.verdict
+    assert measure(rows(), ["hubness"]).findings == ()
+
+
+@pytest.mark.parametrize("name", ["hubness", "antihubs"])
+def test_hubs_need_more_rows_than_neighbours_and_no_weights(name):
+    with pytest.raises(InputError, match=rf"^{name}: k must be an integer in \[1, 8\], got 10"):
+        measure(rows(9), [name])
+    with pytest.raises(InputError, match=f"^measure: {name} takes no sample_weight"):
+        measure(rows(), [name], sample_weight=np.ones(200))
+    source = isotropy.open(rows(), sample_weight=np.arange(200.0) + 1)
+    with pytest.raises(InputError, match=f"^{name}: X must have no weights"):
+        measure(source, [name])
 
 
 def test_geometry_is_frozen_and_turns_into_json():

@@ -198,12 +198,17 @@ def norms(X):
     return found
 
 
-def hubness(X, k):
+def occurrences(X, k):
     U = units(X)
     counts = np.zeros(len(U))
     for i, u in enumerate(U):
         similar = [(-(u @ v), j) for j, v in enumerate(U) if j != i]
         for _, j in sorted(similar)[:k]:
             counts[j] += 1
+    return counts
+
+
+def hubness(X, k):
+    counts = occurrences(X, k)
     deviations = counts - counts.mean()
     return (deviations**3).mean() / (deviations**2).mean() ** 1.5

@@ -10,7 +10,7 @@ import pytest
 from isotropy import measure, metrics
 from isotropy.errors import InputError, IsotropyWarning
 from isotropy.metrics.base import gather
-from isotropy.stats import LogPartition
+from isotropy.stats import LogPartition, Sample
 
 from . import references
 
@@ -281,6 +281,9 @@ def test_hubness_equals_counted_neighbours(data, dtype):
     for k in (1, 3, 5):
         expected = references.hubness(exact, k)
         assert metrics.hubness(X, k) == pytest.approx(expected, rel=tolerance)
+        assert metrics.hubness(X, k, exact=True) == pytest.approx(expected, rel=tolerance)
+        share = (references.occurrences(exact, k) == 0).mean()
+        assert metrics.antihubs(X, k) == metrics.antihubs(X, k, exact=True) == share
 
 
 def test_hubness_of_twins_counts_pairs():
@@ -292,9 +295,47 @@ def test_hubness_of_twins_counts_pairs():
 def test_hubness_in_blocks_equals_one_block(monkeypatch):
     X = drifted_rows()
     whole = metrics.hubness(X)
-    module = importlib.import_module("isotropy.metrics.local")
+    module = importlib.import_module("isotropy.metrics.hubs")
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 7 * len(X))
     assert metrics.hubness(X) == whole
+
+
+def test_hubness_on_an_arc_is_counted_by_hand():
+    for degrees, k, counts in (
+        ([0, 10, 21, 33], 1, [1, 2, 1, 0]),
+        ([-3, 0, 1, 5], 1, [0, 2, 2, 0]),
+        ([0, 10, 21, 33, 90], 2, [1, 3, 4, 2, 0]),
+    ):
+        angles, deviations = np.deg2rad(degrees), np.array(counts) - k
+        X = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        skewness = (deviations**3).mean() / (deviations**2).mean() ** 1.5
+        assert metrics.hubness(X, k) == pytest.approx(skewness, abs=1e-12)
+        assert metrics.antihubs(X, k) == counts.count(0) / len(counts)
+
+
+def test_hubness_of_a_star_is_that_of_its_centre():
+    n = 20
+    X = np.concatenate([np.ones((1, n)), np.eye(n)])  # N_1 is n, one of the others 1, the rest 0
+    mean = (n + 1) / (n + 1)
+    moments = [((n - mean) ** p + (n - 1) * (0 - mean) ** p) / (n + 1) for p in (2, 3)]
+    assert metrics.hubness(X, 1) == pytest.approx(moments[1] / moments[0] ** 1.5, rel=1e-12)
+    assert metrics.antihubs(X, 1) == pytest.approx((n - 1) / (n + 1))
+
+
+def test_hubness_of_many_rows_is_that_of_the_seeded_sample():
+    random = np.random.default_rng(3)
+    X = random.standard_normal((5400, 20)) + 2 * random.random((5400, 1))
+    drawn = Sample(5000, seed=4).update(X).rows
+    for function in (metrics.hubness, metrics.antihubs):
+        found = function(X, random_state=4)
+        assert found == function(drawn, exact=True)
+        assert found != function(X, exact=True)
+        assert found != function(X)
+    geometry = measure(X, ["hubness", "antihubs"], random_state=4)
+    assert geometry.hubness == metrics.hubness(X, random_state=4)
+    assert geometry.antihubs == metrics.antihubs(X, random_state=4)
+    assert geometry.sampled == ("hubness", "antihubs")
+    assert "hubness: of a seeded sample of 5,000 rows" in str(geometry)
 
 
 def local_formulas(Y):

@@ -26,8 +26,8 @@ def measure(
     metrics: Annotated[
         str | None,
         Option(
-            help="Metrics separated by commas, such as isoscore,mean_cosine [all but hubness, "
-            "which compares all pairs].",
+            help="Metrics separated by commas, such as isoscore,mean_cosine [all but hubness "
+            "and antihubs, which compare all pairs of a sample].",
             autocompletion=common.among(*(name for name in METRICS if name != "local_isotropy")),
         ),
     ] = None,

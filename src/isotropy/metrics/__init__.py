@@ -10,8 +10,9 @@ from isotropy.metrics.base import (
     undefined,
 )
 from isotropy.metrics.cosine import mean_cosine, rogue_dimensions
+from isotropy.metrics.hubs import antihubs, hubness
 from isotropy.metrics.isoscore import isoscore
-from isotropy.metrics.local import hubness, local_isotropy
+from isotropy.metrics.local import local_isotropy
 from isotropy.metrics.norms import mean_alignment, mean_norm_ratio, norms
 from isotropy.metrics.partition import (
     isotropy_range,
@@ -32,6 +33,7 @@ __all__ = [
     "METRICS",
     "Metric",
     "Statistics",
+    "antihubs",
     "effective_rank",
     "explained_variance",
     "gather",

@@ -40,7 +40,8 @@ class Metric:
     """What a metric is: for tables, docs and the report.
 
     `evaluate` takes gathered `Statistics` to the value that `measure` shows. It is None for a
-    metric that needs more passes than `gather` makes; such a metric is computed on request only.
+    metric that is computed on request only; then `on_request` takes them to the value that
+    `measure` shows if it is asked for by name. Both are None if `gather` makes too few passes.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Metric:
     needs: frozenset[Need]
     evaluate: Callable[[Statistics], Any] | None
     note: str = ""
+    on_request: Callable[[Statistics], Any] | None = None
 
 
 METRICS: dict[str, Metric] = {}
@@ -74,6 +76,7 @@ def metric(
     needs: Iterable[Need] = (),
     center: bool = False,
     evaluate: Callable[[Statistics], Any] | None = None,
+    on_request: Callable[[Statistics], Any] | None = None,
     remark: Callable[[Statistics, str], None] | None = None,
     range: tuple[float, float],
     better: Better = "neither",
@@ -100,6 +103,8 @@ def metric(
         Whether the metric can also be taken of the centred rows.
     evaluate : callable, optional
         What `measure` shows, if that is not the function with its defaults.
+    on_request : callable, optional
+        What `measure` shows for a function of X, if it is asked for by name.
     remark : callable, optional
         Called by the public form with the statistics and the metric's name: warns where needed.
     summary, range, better, invariant, equation, paper, note
@@ -111,7 +116,7 @@ def metric(
         shown = evaluate if takes_rows else evaluate or function
         known = Metric(
             function.__name__, summary, paper, equation, range, better,
-            frozenset(invariant), frozenset(needs), shown, note,
+            frozenset(invariant), frozenset(needs), shown, note, on_request,
         )  # fmt: skip
         METRICS[known.name] = known
         made: Any = function if takes_rows else _of_rows(function, known.needs, center, remark)

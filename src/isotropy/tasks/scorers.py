@@ -215,9 +215,10 @@ class LocalScaling(_Corrected):
     Notes
     -----
     The variant NICDM of [1], which takes the mean distance where [2] takes that of the k-th
-    neighbour. Both are among the methods that reduced hubness and raised accuracy most
-    consistently on 50 data sets [3]. m(q) does not change the order of a query's documents, so it
-    is left out. A document with k copies or more has no distance to scale by and comes last.
+    neighbour. [3] found that such scaling reduces hubness and improves nearest-neighbour
+    classification consistently over many data sets. m(q) does not change the order of a query's
+    documents, so it is left out. A document with k copies or more is at distance zero from its
+    neighbours, and comes last.
 
     References
     ----------
