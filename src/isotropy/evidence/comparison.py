@@ -327,7 +327,8 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
     for number, candidate in enumerate(bench.candidates):
         progress(bench.task.name, number, len(bench.candidates))
         start = time.perf_counter()
-        if plan.fitted_on != TRANSDUCTIVE and candidate.level not in shifts:
+        fitted = candidate.method != NONE  # a scorer alone is not
+        if fitted and plan.fitted_on != TRANSDUCTIVE and candidate.level not in shifts:
             shifts[candidate.level] = bench.shift_note(candidate.level, plan)
         outcomes = bench.outcomes(candidate, plan, seeds)
         folds = bench.folds(plan, outcomes, baseline)
@@ -336,7 +337,7 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
             "interval": interval(folds, seed=seed),
             "p": p_value(folds, seed=seed),
             "n_seeds": seeds if candidate.seeded else 1,
-            "shift": shifts.get(candidate.level, ""),
+            "shift": shifts.get(candidate.level, "") if fitted else "",
             "compared_with": bench.compared_with(candidate, plan),
         }
         found.append(shared | _scored(outcomes) | tested | _changed(bench, candidate, plan))
