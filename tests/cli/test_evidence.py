@@ -164,6 +164,31 @@ def test_compare_fits_on_text_that_is_given(planted, tmp_path):
     assert found["notes"] == ["pairs: 1 evaluated text was excluded from fitting."]
 
 
+def test_compare_takes_scorers_in_a_search(planted, tmp_path):
+    random = np.random.default_rng(0)
+    folder = tmp_path / "search"
+    (folder / "qrels").mkdir(parents=True)
+    for name, n in (("corpus", 60), ("queries", 40)):
+        lines = [json.dumps({"_id": f"{name}{i}", "text": f"{name} text {i}"}) for i in range(n)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
+    for part, numbers in (("train", range(25)), ("test", range(25, 40))):
+        judged = [f"queries{i}\tcorpus{i}\t1" for i in numbers]
+        text = "\n".join(["query-id\tcorpus-id\tscore", *judged])
+        (folder / "qrels" / f"{part}.tsv").write_text(text, "utf-8")
+    task = open_task("retrieval", folder)
+    X = random.standard_normal((len(task.texts), 8)) + 0.5
+    vectors = write_vectors(tmp_path / "searched.parquet", task.texts, X)
+    options = ("--task", "retrieval", "--data", folder, "--repairs", "csls:k=3,center+csls")
+    printed = done("compare", vectors, *options)
+    assert printed == f"{compare(X, task, ['csls:k=3', 'center+csls'])}\n"
+    assert "center + csls" in printed
+    note = "search: csls(k=3) looks for the neighbours of a document among 25 training queries."
+    assert note in printed
+    words, pairs = planted
+    line = refused("compare", words, "--task", "sts", "--data", pairs, "--repairs", "center,csls")
+    assert line == "compare: csls must be used with a retrieval task, got 'pairs'. Leave it out.\n"
+
+
 def test_compare_takes_few_components(planted):
     options = ("--repairs", "whiten:n_components=5", "--json")
     found = json.loads(done(*line("compare", planted, *options)))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from safetensors import safe_open
+from sklearn.neighbors import NearestNeighbors
 
 from isotropy import AllButTheTop, Whiten, measure, metrics
 from isotropy.errors import IsotropyWarning
@@ -50,3 +52,15 @@ def test_whitened_embeddings_warn_that_the_basis_is_free(embeddings):
         metrics.partition_isotropy(whitened)
     low, high = map(float, re.search(r", (\S+) to (\S+) over 8", str(caught[0].message)).groups())
     assert -0.12 < low < high < 0  # -0.04 to -0.07 over the rotations of another seed
+
+
+def test_hubs_are_those_that_scikit_learn_counts(embeddings):
+    X = embeddings[3000:5000].astype(np.float64)
+    units = X / np.linalg.norm(X, axis=1, keepdims=True)
+    found = NearestNeighbors(n_neighbors=10).fit(units).kneighbors(return_distance=False)
+    counts = np.bincount(found.ravel(), minlength=len(X))
+    assert metrics.hubness(X) == pytest.approx(scipy.stats.skew(counts), rel=1e-9)
+    assert metrics.antihubs(X) == (counts == 0).mean()
+    in_single = metrics.hubness(X.astype(np.float32))
+    assert in_single == pytest.approx(scipy.stats.skew(counts), rel=1e-2)
+    assert "hubs" in measure(X, ["hubness"]).findings

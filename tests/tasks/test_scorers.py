@@ -7,6 +7,8 @@ from isotropy.errors import InputError
 from isotropy.tasks import CSLS, Cosine, LocalScaling, Retrieval, as_scorer, scorers
 from isotropy.tasks.scorers import CosineIndex, Index, Scorer
 
+from .. import static_models
+
 N_QUERIES, N_DOCUMENTS = 30, 70
 QUERIES = [f"query {i}" for i in range(N_QUERIES)]
 DOCUMENTS = [f"document {i}" for i in range(N_DOCUMENTS)]
@@ -78,6 +80,21 @@ def test_a_scorer_equals_its_formula(task, kind, k, from_queries, at_once, monke
     expected = [ndcg(task, i, REFERENCES[kind](X[task.members[i, 0]], D, others, k)) for i in test]
     np.testing.assert_allclose(found.per_item, expected, rtol=1e-12)
     assert found.value != task.score(X, test).value
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_scorer_equals_its_formula_on_real_vectors(task, kind):
+    table = static_models.wordllama()[0]
+    X = table[np.random.default_rng(3).choice(len(table), len(task.texts), replace=False)]
+    rows = X.astype(np.float64)
+    train, test = task.parts["train"], task.parts["test"]
+    others = [rows[task.members[train, 0]]] * N_DOCUMENTS
+    D = rows[task.documents]
+    found = task.score(X, test, train, kind())
+    expected = [
+        ndcg(task, i, REFERENCES[kind](rows[task.members[i, 0]], D, others, 10)) for i in test
+    ]
+    np.testing.assert_allclose(found.per_item, expected, rtol=1e-12)
 
 
 def test_cosine_is_the_default_to_the_last_bit(task):
