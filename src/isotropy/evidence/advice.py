@@ -73,6 +73,7 @@ class Advice:
             "choice": self.choice.method,
             "params": dict(self.choice.params),
             "level": None if self.choice.method == NONE else self.choice.level,
+            "per_group": self.choice.per_group,
             "baseline": percent(self.baseline),
             "score": percent(self.score),
             "interval": [percent(end) for end in self.interval],
@@ -83,7 +84,7 @@ class Advice:
     def _repr_html_(self) -> str:
         rows = [
             (
-                str(Candidate(row["method"], row["params"], row["level"])),
+                str(Candidate(row["method"], row["params"], row["level"], row["per_group"])),
                 plain(row["score"]),
                 signed(row["difference"]),
                 plain(row["standard_error"]),

@@ -128,6 +128,19 @@ class Retrieval(Task):
         numbers = {text: number for number, text in enumerate(self.texts)}
         self.documents: Integers = np.array([numbers[text] for text in self.corpus])
 
+    @property
+    def towers(self) -> dict[Text, str]:
+        """The tower of each text, "query" or "document": the groups of a model that has two."""
+        found: dict[Text, str] = dict.fromkeys(self.corpus, "document")
+        asked = [self.texts[i] for i in self.members[:, 0]]
+        n_both = sum(text in found for text in asked)
+        if n_both:
+            raise InputError(
+                f"{self.name!r} must have no query that is a document too, got {n_both:,}: a text "
+                "has one group. Remove these queries."
+            )
+        return found | dict.fromkeys(asked, "query")
+
     def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Mean:
         blocks = np.array_split(items, -(-len(items) // QUERIES_AT_ONCE))
         ranked = np.concatenate([self._ranked(X, block) for block in blocks])
