@@ -360,9 +360,9 @@ def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.count("\n") == 1
-    start = "warning: apply: 10,000 rows are far from the fitted ones: Frechet distance "
-    assert result.stderr.startswith(start)
-    expected = "a sample of 10,000 of 20,000 rows. Fit Center on rows like these."
+    assert result.stderr.startswith("warning: apply: drifted: Frechet distance ")
+    assert " 10,000 rows; means " in result.stderr
+    expected = "That is a sample of 20,000 rows. Fit Center on rows like these."
     assert result.stderr.endswith(f"{expected}\n")
     assert len(np.load(out)) == 20_000
 
