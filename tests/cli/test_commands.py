@@ -235,7 +235,7 @@ def test_a_repair_for_another_width_is_refused(saved, tmp_path):
 
 def test_what_is_no_repair_is_refused(path, tmp_path):
     out = ("--out", tmp_path / "fixed.npy")
-    assert "is damaged or not a safetensors file" in refused("apply", path, path, *out)
+    assert "is an array of numpy (.npy), not a repair" in refused("apply", path, path, *out)
     assert "does not exist" in refused("apply", tmp_path / "no.safetensors", path, *out)
     assert names(tmp_path) == ["x.npy"]
 
@@ -329,7 +329,7 @@ def test_each_group_has_a_repair_of_its_own(X, tmp_path):
 
 
 def test_show_refuses_what_is_no_repair(path, tmp_path):
-    assert "is damaged or not a safetensors file" in refused("show", path)
+    assert "is an array of numpy (.npy), not a repair" in refused("show", path)
     assert "does not exist" in refused("show", tmp_path / "no.safetensors")
 
 

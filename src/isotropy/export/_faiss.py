@@ -306,5 +306,6 @@ def _chain_of(index: Any) -> Sequence[Any]:
 def _not_exact(found: str) -> InputError:
     return InputError(
         f"index must hold its vectors exactly (Flat, HNSWFlat, IVFFlat, IDMap), got {found}. "
-        'Build it again from the raw vectors: export.faiss(repair, "FACTORY STRING"), then add.'
+        "Build it again from the raw vectors: --index with a factory string, such as IVF64,PQ16, "
+        'makes an empty index that repairs what you add (export.faiss(repair, "IVF64,PQ16")).'
     )
