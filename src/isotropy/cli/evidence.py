@@ -18,7 +18,7 @@ from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
 from isotropy.evidence import diagnose
-from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts
+from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts, short_name
 from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair, check_target
 from isotropy.sources import guard
@@ -316,7 +316,7 @@ def advise(
         typer.echo("nothing was saved, as no repair is recommended", err=True)
         return
     level = found.choice.level
-    note = f"{level} level, {model}, {data}"
+    note = f"{level} level, {short_name(model)}, {short_name(data)}"
     found.repair.save(save, note=note, level=level, overwrite=overwrite)
     typer.echo(f"saved {found.repair!r} to {save}", err=True)
 
