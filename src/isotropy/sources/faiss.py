@@ -105,8 +105,8 @@ def transforms(index: Any) -> list[Any]:
     """The transforms in front of an index."""
     import faiss
 
-    chain = faiss.downcast_index(index).chain
-    return [faiss.downcast_VectorTransform(chain.at(i)) for i in range(chain.size())]
+    found: Any = faiss.downcast_index(index)
+    return [faiss.downcast_VectorTransform(found.chain.at(i)) for i in range(found.chain.size())]
 
 
 def _inverse(transform: Any) -> tuple[Floats, Floats]:
