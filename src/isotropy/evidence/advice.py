@@ -84,7 +84,7 @@ class Advice:
     def _repr_html_(self) -> str:
         rows = [
             (
-                str(Candidate(row["method"], row["params"], row["level"], row["per_group"])),
+                _named(row),
                 plain(row["score"]),
                 signed(row["difference"]),
                 plain(row["standard_error"]),
@@ -105,6 +105,12 @@ class Advice:
             for name, other in self.by_fit_text.items()
         ]
         return "\n".join([*lines, *([self.shift] if self.shift else [])])
+
+
+def _named(row: dict[str, Any]) -> str:
+    """The candidate of a row of `Advice.candidates`, in words."""
+    given = (row["method"], row["params"], row["level"])
+    return str(Candidate(*given, per_group=row["per_group"]))
 
 
 def plain(value: float | None) -> str:

@@ -181,7 +181,7 @@ class Candidate:
     """Parameters that are not at their default."""
     level: str = SENTENCE
     """What is repaired: every "token" before pooling, or the pooled rows ("sentence")."""
-    per_group: bool = False
+    per_group: bool = field(default=False, kw_only=True)
     """Whether one repair is fitted to each group of texts; see `PerGroup`."""
 
     def __post_init__(self) -> None:
