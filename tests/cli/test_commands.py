@@ -235,7 +235,7 @@ def test_a_repair_for_another_width_is_refused(saved, tmp_path):
 
 def test_what_is_no_repair_is_refused(path, tmp_path):
     out = ("--out", tmp_path / "fixed.npy")
-    assert "is damaged or not a safetensors file" in refused("apply", path, path, *out)
+    assert "is an array of numpy (.npy), not a repair" in refused("apply", path, path, *out)
     assert "does not exist" in refused("apply", tmp_path / "no.safetensors", path, *out)
     assert names(tmp_path) == ["x.npy"]
 
@@ -329,7 +329,7 @@ def test_each_group_has_a_repair_of_its_own(X, tmp_path):
 
 
 def test_show_refuses_what_is_no_repair(path, tmp_path):
-    assert "is damaged or not a safetensors file" in refused("show", path)
+    assert "is an array of numpy (.npy), not a repair" in refused("show", path)
     assert "does not exist" in refused("show", tmp_path / "no.safetensors")
 
 
@@ -360,9 +360,9 @@ def test_apply_warns_of_rows_far_from_the_fitted_ones(X, saved, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.count("\n") == 1
-    start = "warning: apply: 10,000 rows are far from the fitted ones: Frechet distance "
-    assert result.stderr.startswith(start)
-    expected = "a sample of 10,000 of 20,000 rows. Fit Center on rows like these."
+    assert result.stderr.startswith("warning: apply: drifted: Frechet distance ")
+    assert " 10,000 rows; means " in result.stderr
+    expected = "That is a sample of 20,000 rows. Fit Center on rows like these."
     assert result.stderr.endswith(f"{expected}\n")
     assert len(np.load(out)) == 20_000
 

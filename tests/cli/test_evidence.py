@@ -274,7 +274,7 @@ def test_a_saved_repair_is_one_that_apply_takes(planted, tmp_path):
     assert isotropy.load(saved).level_ == "sentence"
     assert isotropy.load(saved).origin_.evidence == json.loads(result.stdout)["reason"]
     assert len(isotropy.load(saved).origin_.fingerprint) == 64
-    assert isotropy.load(saved).note_ == f"sentence level, {planted[0]}, {planted[1]}"
+    assert isotropy.load(saved).note_ == f"sentence level, {planted[0].name}, {planted[1].name}"
 
 
 def test_nothing_is_saved_where_nothing_is_recommended(tmp_path):

@@ -70,3 +70,25 @@ def test_an_error_is_no_drift(X, saved):
     assert watch(saved, bad).exit_code == 2
     result = watch(saved, bad, "--skip-bad-rows")
     assert (result.exit_code, result.stderr) == (0, "1 bad row left out\n")
+
+
+@pytest.mark.filterwarnings("default::isotropy.errors.IsotropyWarning")
+@pytest.mark.parametrize("moved", [0.0, 3.0])
+def test_apply_warns_where_watch_finds_drift(moved, tmp_path):
+    """The fitted rows are of topics that follow each other, so one topic alone is no drift."""
+    random = np.random.default_rng(0)
+    topics = np.repeat(random.standard_normal((4, 8)), 400, axis=0)
+    rows = topics + random.standard_normal((1600, 8))
+    isotropy.Center().fit(rows).save(tmp_path / "repair")
+    new = topics[:400] + random.standard_normal((400, 8)) + moved
+    watched = watch(tmp_path / "repair", new)
+    line = ["apply", tmp_path / "repair", tmp_path / "new.npy", "--out", tmp_path / "out.npy"]
+    applied = CliRunner().invoke(app, list(map(str, line)))
+    assert isotropy.load(tmp_path / "repair").shift(new).large
+    assert watched.exit_code == (3 if moved else 0)
+    assert applied.exit_code == 0
+    warned = [text for text in applied.stderr.splitlines() if text.startswith("warning: apply: ")]
+    if moved:
+        assert warned[0].startswith(f"warning: apply: {watched.stdout.strip()} That is a sample")
+    else:
+        assert warned == []

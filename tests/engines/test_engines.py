@@ -14,8 +14,11 @@ from sklearn.base import clone
 
 import isotropy
 from isotropy import engines
+from isotropy.engines import map_rows
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.repairs import Repair
+from isotropy.sources import Batch, Chunk, SourceView, as_source
+from isotropy.sources.sinks import ChunkWriter
 
 from .. import tolerances
 from .conftest import N_ROWS
@@ -302,3 +305,36 @@ def test_progress_counts_every_row_of_every_pass(source, engine):
     with engines.using(engine, progress=told):
         isotropy.measure(source)
     assert told.passes == ([6000, 6000], [6000, 6000])
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_single_chunk_is_written_while_it_is_read(apart):
+    """A packed file may be large; a database may be what is read, which has to end first."""
+    told = []
+
+    class OneChunk(SourceView):
+        def chunks(self):
+            return [Chunk(0, 6)]
+
+        def read(self, chunk):
+            for start in (0, 2, 4):
+                told.append("read")
+                yield Batch(start, np.full((2, 3), float(start)))
+
+    class Told(ChunkWriter):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            told.append("end")
+
+        def write(self, rows, carried=None):
+            told.append(rows[0, 0])
+
+    sink = Told()
+    sink.apart = apart
+    assert map_rows(OneChunk(as_source(np.zeros((6, 3)))), lambda rows: rows + 1, sink) == 0
+    if apart:
+        assert told == ["read", 1.0, "read", 3.0, "read", 5.0, "end"]
+    else:
+        assert told == ["read", "read", "read", 1.0, 3.0, 5.0, "end"]

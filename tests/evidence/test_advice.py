@@ -95,7 +95,7 @@ def test_the_promised_keys_are_there(planted):
     assert found["interval"] == pytest.approx([100 * end for end in advice.interval], abs=1e-4)
     assert found["p"] == advice.p
     assert set(found["candidates"][0]) == {
-        "method", "params", "level", "score", "difference", "standard_error",
+        "method", "params", "level", "per_group", "score", "difference", "standard_error",
     }  # fmt: skip
     assert found["candidates"][0]["method"] == "none"
     assert found["candidates"][0]["difference"] == 0

@@ -73,6 +73,7 @@ def test_candidates_say_what_they_are():
         "method": "all-but-the-top",
         "params": {"n_components": 3},
         "level": "token",
+        "per_group": False,
     }
 
 

@@ -1,7 +1,7 @@
 """Encode texts with exported models in a process where isotropy cannot be imported.
 
 Run as `python alone.py jobs.json`. A job has a "folder", "texts" and "out"; with "vectors", what
-the model's pooling gives is replaced by these.
+the model's pooling gives is replaced by these; a "method" is used instead of `encode`.
 """
 
 import json
@@ -37,7 +37,8 @@ def main(path):
                     features = module(features)
             found = features["sentence_embedding"].numpy()
         else:
-            found = model.encode(job["texts"], batch_size=64)
+            method = getattr(model, job.get("method", "encode"))
+            found = method(job["texts"], batch_size=64)
         np.save(job["out"], found)
     assert "isotropy" not in sys.modules
 

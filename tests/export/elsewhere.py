@@ -7,6 +7,7 @@ import csv
 import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,10 @@ def sentences(models: Path, data: Path) -> np.ndarray:
 
 
 def fitted(X: np.ndarray) -> dict[str, repairs.Repair]:
-    """Every closed-form repair in several forms, each with and without `normalize`."""
+    """Every repair but the flow in several forms, each with and without `normalize`.
+
+    A learned layer needs torch.
+    """
     plain = {
         "center": repairs.Center(),
         "scaled-center": repairs.ScaledCenter(),
@@ -71,8 +75,16 @@ def fitted(X: np.ndarray) -> dict[str, repairs.Repair]:
         "cluster-removal": repairs.ClusterRemoval(5, 2),
     }
     found = {name: repair.fit(X) for name, repair in plain.items()}
+    if find_spec("torch"):
+        found["learned-layer"] = learned_layer(X)
     unit = {n: copy.copy(repair).set_params(normalize=True) for n, repair in found.items()}
     return found | {f"{name}-unit": repair for name, repair in unit.items()}
+
+
+def learned_layer(X: np.ndarray) -> repairs.LearnedLayer:
+    """A layer that is trained for a moment, on labels made up from the rows."""
+    layer = repairs.LearnedLayer(n_epochs=1, batch_size=512)
+    return layer.fit(X, X[:, 0] > np.median(X[:, 0]))
 
 
 def decided(repair: repairs.Repair, X: np.ndarray) -> np.ndarray:

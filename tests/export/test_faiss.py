@@ -120,7 +120,7 @@ def test_other_arguments_are_refused():
 def test_a_file_that_is_no_index_is_refused(tmp_path):
     path = tmp_path / "index.faiss"
     path.write_bytes(b"no index at all")
-    with pytest.raises(InputError, match="can't be read as one") as error:
+    with pytest.raises(InputError, match="damaged or not a faiss index") as error:
         export.faiss(repairs.Center().fit(generated(N, D)), path)
     assert "\n" not in str(error.value)
 
@@ -212,7 +212,7 @@ def test_what_does_not_hold_vectors_exactly_is_refused(description):
     X = generated(N, D)
     ids = np.arange(N) if description.startswith(WITH_IDS) else None
     old = filled(description, X, faiss.METRIC_L2, ids)
-    with pytest.raises(InputError, match="index must hold its vectors exactly") as error:
+    with pytest.raises(InputError, match=r"index must hold its vectors exactly.* --index") as error:
         export.faiss(repairs.Center().fit(X), old)
     assert "\n" not in str(error.value)
 
@@ -318,3 +318,21 @@ def test_top_10_among_sentences(models, data):
     X = sentences(models, data)
     for repair in (isotropy.Whiten(normalize=True), isotropy.AllButTheTop(normalize=True)):
         check_neighbours(repair.fit(X), X[200:], X[:200])
+
+
+def test_files_are_read_as_sources_are(tmp_path):
+    """One reader: what is in front of an index is undone, and a damaged file is refused."""
+    X = generated(N, D)
+    index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(D, D), faiss.IndexFlatL2(D))
+    index.train(X)
+    index.add(X)
+    faiss.write_index(index, str(tmp_path / "rotated.faiss"))
+    source = isotropy.open(tmp_path / "rotated.faiss")
+    rows = np.concatenate([b.rows for chunk in source.chunks() for b in source.read(chunk)])
+    np.testing.assert_allclose(rows, X, atol=1e-5 * np.abs(X).max())
+    faiss.write_index(faiss.IndexFlatL2(D), str(tmp_path / "huge.faiss"))
+    content = bytearray((tmp_path / "huge.faiss").read_bytes())
+    content[8:16] = (1 << 40).to_bytes(8, "little")  # its number of rows
+    (tmp_path / "huge.faiss").write_bytes(content)
+    with pytest.raises(InputError, match="damaged"):
+        export.faiss(repairs.Center().fit(X), tmp_path / "huge.faiss")

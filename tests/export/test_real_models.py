@@ -23,6 +23,7 @@ PLAIN = [
     repairs.Whiten(),
     repairs.Whiten(method="pca", n_components=100),
     repairs.ClusterRemoval(5, 3),
+    repairs.LearnedLayer(n_epochs=1, batch_size=512),
 ]
 
 
@@ -68,7 +69,8 @@ def test_exported_models_give_what_transform_gives(name, models, texts, tmp_path
     for base, X in cases:
         for plain in PLAIN:
             for normalize in (False, True):
-                repair = plain.__class__(**plain.get_params() | {"normalize": normalize}).fit(X)
+                repair = plain.__class__(**plain.get_params() | {"normalize": normalize})
+                repair.fit(X, X[:, 0] > np.median(X[:, 0]))  # labels, for the layer
                 out = tmp_path / f"out-{len(jobs)}"
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", IsotropyWarning)
@@ -86,6 +88,30 @@ def test_exported_models_give_what_transform_gives(name, models, texts, tmp_path
     assert n_unclear <= 0.001 * sum(map(len, rows))
     for job, found, kept in zip(jobs, encode_alone(jobs, tmp_path), rows, strict=True):
         assert off(found[kept], job["wanted"][kept]) < CLOSE, job["folder"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_towers_of_a_model_are_repaired_apart(before, models, texts, tmp_path):
+    """One repair per tower, fitted before or after the model's own Normalize."""
+    model = models / "all-MiniLM-L6-v2"
+    if not model.is_dir():
+        pytest.skip("all-MiniLM-L6-v2 is not under ISOTROPY_MODELS")
+    X = encode(model, texts)
+    if before:
+        X = Encoder(model, pool="mean", special_tokens=True, device="cpu").encode(texts)
+    groups = np.resize(["query", "document"], len(texts))
+    repair = repairs.PerGroup(repairs.Whiten(power=0.5)).fit(X, groups=groups)
+    repair.origin_ = repairs.Origin(normalised=not before)
+    with pytest.warns(IsotropyWarning, match="encode_query"):
+        export.sentence_transformers(model, repair, tmp_path / "out")
+    jobs = [
+        {"folder": str(tmp_path / "out"), "texts": texts, "method": f"encode_{tower}"}
+        for tower in repair.repairs_
+    ]
+    for tower, found in zip(repair.repairs_, encode_alone(jobs, tmp_path), strict=True):
+        wanted = unit(repair.transform(X, groups=[tower] * len(X)))
+        assert len(found) == 1000
+        assert off(found, wanted) < CLOSE, tower
 
 
 def test_what_advise_fits_is_what_encode_gives(models, texts, tmp_path):

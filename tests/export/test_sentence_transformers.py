@@ -253,7 +253,8 @@ def test_a_transformer_without_modules_gets_the_default_pooling(tmp_path, texts)
 
 def test_the_card_says_what_was_done(bases, vectors, tmp_path):
     repair = repairs.Whiten().fit(vectors["plain"])
-    repair.save(tmp_path / "r.safetensors", note="tiny texts,\n+3.1 points")
+    origin = repairs.Origin(evidence="whiten takes spearman from 50 to 60.")
+    repair.save(tmp_path / "r.safetensors", note="tiny texts,\n+3.1 points", origin=origin)
     export.sentence_transformers(
         bases["plain"], isotropy.load(tmp_path / "r.safetensors"), tmp_path / "out"
     )
@@ -262,6 +263,7 @@ def test_the_card_says_what_was_done(bases, vectors, tmp_path):
     section = new.removeprefix(old)
     for words in ("## Repair", "Whiten", "200", "width 16", "+3.1 points", "Pooling, Dense"):
         assert words in section
+    assert section.count("from 50 to 60") == 1
 
 
 # In memory

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from isotropy.errors import InputError
 
 from ..static_models import TEXTS, formula, model2vec, small, static_embedding
 from .common import CLOSE, REPAIRS, fitted, off, put
+from .elsewhere import LIMIT, largest_difference, run_elsewhere
+from .elsewhere import fitted as every_repair
 
 
 def rows_of(folder):
@@ -35,6 +38,31 @@ def test_every_repair_of_a_model2vec_table(name, tmp_path):
     for file in ("tokenizer.json", "config.json"):
         assert (tmp_path / "out" / file).read_bytes() == (base / file).read_bytes()
     assert "token vectors" in (tmp_path / "out/README.md").read_text()
+
+
+TABLES = """
+import numpy as np
+from model2vec import StaticModel
+for folder in sys.argv[1:]:
+    np.save(folder + "/found.npy", StaticModel.from_pretrained(folder).embedding)
+"""
+
+
+@pytest.mark.parametrize("shift", [0.0, 10.0])
+def test_tables_of_every_repair_where_isotropy_is_missing(shift, tmp_path):
+    """One process loads them all; the rows are token vectors of wordllama."""
+    pytest.importorskip("model2vec")
+    table = small()[0] + np.float32(shift)
+    base = model2vec(tmp_path / "base", embeddings=table)
+    found = every_repair(table[:1000])
+    if find_spec("torch"):
+        found["flow"] = repairs.Flow(n_levels=1, n_steps=1).fit(table[:1000])
+    for name, repair in found.items():
+        export.static(base, repair, tmp_path / name)
+    run_elsewhere(TABLES, *(tmp_path / name for name in found))
+    for name, repair in found.items():
+        rows = np.load(tmp_path / name / "found.npy")
+        assert largest_difference(rows, repair, table) <= LIMIT, name
 
 
 def test_weights_and_mapping_are_multiplied_into_the_table(tmp_path):
@@ -120,7 +148,7 @@ def test_what_is_no_static_model_is_refused(tmp_path):
     repair = repairs.Center().fit(base)
     with pytest.raises(InputError, match="export for static tables"):
         export.sentence_transformers(base, repair, tmp_path / "out")
-    with pytest.raises(InputError, match="16 features, but static is expecting 8"):
+    with pytest.raises(InputError, match=r"table of width 16, got one for 8\. Fit it"):
         export.static(base, repairs.Center().fit(rows_of(base)[:, :8]), tmp_path / "out")
     put(tmp_path / "other" / "config.json", {"model_type": "bert"})
     with pytest.raises(InputError, match="must be a static model"):

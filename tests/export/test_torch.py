@@ -5,7 +5,7 @@ import pytest
 
 from isotropy import export
 
-from .elsewhere import LIMIT, fitted, generated, largest_difference, run_elsewhere
+from .elsewhere import LIMIT, fitted, generated, largest_difference, run_elsewhere, sentences
 
 pytest.importorskip("torch")
 RUN = """
@@ -18,15 +18,29 @@ for name in names:
 """
 
 
+def check_elsewhere(repairs, X, folder):
+    """Write a program for each repair, and run rows through all of them without isotropy."""
+    np.save(folder / "rows.npy", X)
+    for name, repair in repairs.items():
+        export.torch(repair, folder / f"{name}.pt2")
+    run_elsewhere(RUN, folder, *repairs)
+    for name, repair in repairs.items():
+        found = np.load(folder / f"{name}.npy")
+        assert largest_difference(found, repair, X) <= LIMIT, name
+
+
 @pytest.mark.parametrize("shift", [0.0, 10.0])
 def test_it_is_transform_where_isotropy_is_missing(tmp_path, shift):
     X = generated(1000, 24, shift)
-    repairs = fitted(X)
     names = ["center", "scaled-center", "whiten-unit", "whiten-pca", "cluster-removal"]
-    np.save(tmp_path / "rows.npy", X)
-    for name in names:
-        export.torch(repairs[name], tmp_path / f"{name}.pt2")
-    run_elsewhere(RUN, tmp_path, *names)
-    for name in names:
-        found = np.load(tmp_path / f"{name}.npy")
-        assert largest_difference(found, repairs[name], X) <= LIMIT, name
+    found = fitted(X)
+    check_elsewhere({name: found[name] for name in names}, X, tmp_path)
+
+
+@pytest.mark.parametrize("shift", [0.0, 10.0])
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.data
+def test_it_repairs_sentences_where_isotropy_is_missing(shift, tmp_path, models, data):
+    X = sentences(models, data) + np.float32(shift)
+    check_elsewhere(fitted(X[1000:]), X[:1000], tmp_path)

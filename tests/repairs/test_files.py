@@ -106,14 +106,24 @@ def test_a_flipped_bit_is_noticed(saved):
 
 def test_another_safetensors_file_is_no_repair(tmp_path):
     save_file({"weights": np.ones(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(RepairFileError, match="holds no repair"):
+    with pytest.raises(RepairFileError, match=r"holds no repair, only 'weights'\. Name the file"):
         isotropy.load(tmp_path / "model.safetensors")
 
 
-def test_a_text_file_is_no_repair(tmp_path):
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(RepairFileError, match="is damaged or not a safetensors file"):
-        isotropy.load(tmp_path / "notes.txt")
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("notes.txt", b"hello", "is a .txt file, not a repair. Name the file that --save"),
+        ("rows", b"\x93NUMPY\x01\x00", r"is an array of numpy \(.npy\), not a repair"),
+        ("rows", b"PAR1" + bytes(20), "is a Parquet file, not a repair"),
+        ("model.pt", b"PK\x03\x04" + bytes(20), "is a zip file, such as .npz or .pt, not a repair"),
+        ("rows", b"hello", "is damaged or not a safetensors file"),
+    ],
+)
+def test_another_file_is_named_for_what_it_is(name, content, what, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RepairFileError, match=what):
+        isotropy.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"method": "flow-of-the-future"}])

@@ -154,3 +154,37 @@ def test_a_learned_layer_far_from_zero() -> None:
     limit = 8 * D * EPS32 * np.abs(X).max()
     np.testing.assert_allclose(layer.transform(X), wanted, atol=limit)
     np.testing.assert_allclose(layer.as_module()(torch.from_numpy(X)), wanted, atol=limit)
+
+
+def test_a_device_without_float64_gets_the_same_rows():
+    """A stand-in for Apple's mps, whose tensors can't be float64: that step runs on the CPU."""
+    torch = pytest.importorskip("torch")
+
+    class Here(torch.Tensor):
+        """On the CPU, from where it can go back."""
+
+        def to(self, target):
+            return self.as_subclass(There) if target == There.device else super().to(target)
+
+    class There(torch.Tensor):
+        """As if on mps."""
+
+        device = torch.device("mps")
+
+        def to(self, target):
+            assert target != torch.float64
+            return self.as_subclass(Here) if target == torch.device("cpu") else super().to(target)
+
+    def moved(tensor):
+        if tensor.dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return tensor
+
+    X = rows(10.0, "float32")
+    repair = repairs.ScaledCenter(normalize=True).fit(X)
+    module = repair.as_module()._apply(moved)
+    found = module(torch.from_numpy(X).as_subclass(There))
+    assert type(found) is There
+    wanted = repair.transform(X)
+    apart = np.linalg.norm(found.as_subclass(torch.Tensor).numpy() - wanted, axis=1)
+    assert (apart / np.linalg.norm(wanted, axis=1)).max() < 1e-5

@@ -183,7 +183,7 @@ def test_both_ends_and_the_format_go_together(saved, tmp_path):
 def test_far_rows_are_warned_of(apply):
     code, _, said = apply(lines(X + 100), "jsonl")
     assert code == 0
-    assert "warning: apply: 50 rows are far from the fitted ones" in said
+    assert "warning: apply: drifted: Frechet distance" in said
 
 
 @pytest.mark.parametrize("kind", ["arrow", "jsonl"])

@@ -18,12 +18,12 @@ from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
 from isotropy.evidence import diagnose
-from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts
+from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts, short_name
 from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair, check_target
 from isotropy.sources import guard
 from isotropy.tables import json_line
-from isotropy.tasks import Scorer, Task, WordSimilarity, adjacent, open_task
+from isotropy.tasks import Retrieval, Scorer, Task, WordSimilarity, adjacent, open_task
 
 PSEUDO = "pseudo"
 Kind = StrEnum("Kind", {name: name for name in [*Task.by_kind, PSEUDO]})  # type: ignore[misc]
@@ -75,20 +75,24 @@ class TaskOptions:
         ),
     ] = None
 
-    def open(self, kind: str, data: str) -> Task:
+    def open(self, kind: str, data: str, group_column: str | None = None) -> Task:
+        columns: dict[str, Any] = {"header": self.header, "group_column": group_column}
         if kind != PSEUDO:
             found = option_values(kind, self.option or [])
-            if self.header is not None:
-                if "header" not in Task.by_kind[kind].read_options():
+            for name, given in columns.items():
+                if given is None:
+                    continue
+                if name not in Task.by_kind[kind].read_options():
                     raise InputError(
-                        f"--header can't be used with --task {kind}, whose files name "
-                        "their columns. Leave it out."
+                        f"--{name.replace('_', '-')} can't be used with --task {kind}, whose files "
+                        "have fixed columns. Leave it out."
                     )
-                found["header"] = self.header
+                found[name] = given
             return open_task(str(kind), data, **found)
-        for name in ("option", "header"):
-            if getattr(self, name):
-                raise InputError(f"--{name} can't be used with --task {PSEUDO}. Leave it out.")
+        for name, given in (columns | {"option": self.option}).items():
+            if given:
+                flag = name.replace("_", "-")
+                raise InputError(f"--{flag} can't be used with --task {PSEUDO}. Leave it out.")
         return adjacent([str(text) for text in each(open_texts(data, None))])
 
     def texts(self) -> dict[str, list[Any]]:
@@ -246,6 +250,23 @@ def advise(
         ),
     ] = None,
     overwrite: common.OverwriteOption = False,
+    group_column: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Column of --data with the group of each text, such as its language (for pairs "
+            "also NAME,NAME): every repair is also tried with one fit per group.",
+            show_default=False,
+        ),
+    ] = None,
+    towers: Annotated[
+        bool,
+        Option(
+            "--towers",
+            help="Try every repair also with one fit for queries and one for documents; needs "
+            "--task retrieval or pseudo.",
+        ),
+    ] = False,
     budget: Annotated[int, Option(help="Try at most this many repairs.", min=1)] = 24,
     options: VectorOptions,
     seed: common.SeedOption = 0,
@@ -256,7 +277,8 @@ def advise(
     Repairs and their parameters are searched on the training part by cross-validation. The
     selection procedure is tested on unseen folds, and the chosen repair is scored on the test part.
     """
-    for name, given in (vars(task_options) | {"save": save, "repairs": repairs}).items():
+    own = {"save": save, "repairs": repairs, "group_column": group_column, "towers": towers}
+    for name, given in (vars(task_options) | own).items():
         if given and task is None:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} needs --task, got none. Name a task.")
@@ -270,7 +292,8 @@ def advise(
         vectors, _ = options.open(model, None)
         tell(diagnose(vectors, texts, seed=seed), as_json)
         return
-    opened = task_options.open(task, data)
+    opened = task_options.open(task, data, group_column)
+    groups = towers_of(opened) if towers else None
     named = task_options.texts()
     vectors, opened = options.open(model, opened)
     choices: dict[str, Any] = {"candidates": separated(repairs)} if repairs else {}
@@ -282,6 +305,7 @@ def advise(
             named if len(named) > 1 else next(iter(named.values()), None),
             budget=budget,
             seed=seed,
+            groups=groups,
             progress=bar.update,
             **choices,
         )
@@ -293,9 +317,19 @@ def advise(
         typer.echo("nothing was saved, as no repair is recommended", err=True)
         return
     level = found.choice.level
-    note = f"{level} level, {model}, {data}"
+    note = f"{level} level, {short_name(model)}, {short_name(data)}"
     found.repair.save(save, note=note, level=level, overwrite=overwrite)
     typer.echo(f"saved {found.repair!r} to {save}", err=True)
+
+
+def towers_of(task: Task) -> dict[Any, str]:
+    """The groups of queries and documents."""
+    if not isinstance(task, Retrieval):
+        raise InputError(
+            f"--towers needs --task retrieval or {PSEUDO}, got {task.kind}. Leave it out, or use "
+            "--group-column."
+        )
+    return task.towers
 
 
 def tell(found: Any, as_json: bool) -> None:

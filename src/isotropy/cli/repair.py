@@ -24,14 +24,12 @@ from isotropy.repairs import (
     load,
     load_with_header,
     open_target,
-    shift,
 )
 from isotropy.sources import Excerpt, Source, as_source, guard, listed
 from isotropy.tables import json_line
 from isotropy.writing import is_stream
 
-DIRECTIONS = 1024  # in which a shift is looked for, so that a small file does not take minutes
-SAMPLED = 10_000  # rows from the beginning of a stream, in which a shift is looked for
+SAMPLED = 10_000  # rows from the beginning of a stream, in which drift is looked for
 LONGEST = 2000  # characters of a line
 OUT_HELP = (
     f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs. "
@@ -183,8 +181,9 @@ def apply(
     """Apply a saved repair to the vectors in SOURCE.
 
     Rows keep their order, and the output file appears only when it is complete. You are warned if
-    SOURCE comes from another model than the vectors the repair was fitted on, if a sample of it is
-    far from them, or if the repair is for the vectors of tokens and can't be applied after pooling.
+    SOURCE comes from another model than the vectors the repair was fitted on, if a sample of it has
+    drifted from them (see `watch`), or if the repair is for the vectors of tokens and can't be
+    applied after pooling.
 
     With - for both SOURCE and --out, rows are streamed from standard input to standard output, with
     their other columns or fields: an Arrow IPC stream, or JSON lines. A stream that fails in the
@@ -277,7 +276,7 @@ def loaded(repair: Path, source: str, command: str = "apply") -> Repair:
 
 
 def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) -> None:
-    """Warn if the repair is for tokens, or if a sample of the source is far from its own rows.
+    """Warn if the repair is for tokens, or if a sample of the source has drifted, as `watch` says.
 
     The source has `n_rows` rows, by default its own number.
     """
@@ -291,11 +290,11 @@ def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) ->
     if fitted.moments_ is None:
         return
     with contextlib.suppress(InputError):  # every row of the sample is bad and was left out
-        found = shift(fitted.moments_, Excerpt(source), DIRECTIONS)
-        if found.large:
+        found = fitted.drift(Excerpt(source))
+        if found.drifted:
             warn(
-                f"apply: {found}. That is from a sample of {found.n_samples:,} of "
-                f"{n_rows or source.n_samples:,} rows. Fit {name} on rows like these."
+                f"apply: {found} That is a sample of {n_rows or source.n_samples:,} rows. Fit "
+                f"{name} on rows like these."
             )
 
 

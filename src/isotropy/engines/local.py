@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import replace
@@ -108,16 +108,25 @@ class Local(Engine):
     def map(
         self, source: Source, function: RowFunction, sink: Sink | PartsSink, report: Report
     ) -> int:
-        """Threads read and map a few chunks ahead of the one being written."""
+        """Threads read and map a few chunks ahead of the one being written.
+
+        A single chunk, such as a packed file, is written batch by batch: it may be large.
+        """
+
+        def mapped(chunk: Chunk) -> Iterator[Batch]:
+            for batch in source.read(chunk):
+                yield replace(batch, rows=function(batch.rows))
 
         def work(chunk: Chunk) -> tuple[Chunk, list[Batch]]:
-            read = source.read(chunk)
-            return chunk, [replace(batch, rows=function(batch.rows)) for batch in read]
+            return chunk, list(mapped(chunk))
 
         n_ahead = n_threads()
         with one_blas_thread(), ThreadPool(n_ahead) as threads, sink:
             n_skipped = sink.n_skipped
-            chunks = iter(remaining(source, sink, report))
+            left = remaining(source, sink, report)
+            if len(left) == 1 and sink.apart:
+                return n_skipped + write(left[0], mapped(left[0]), sink, report)
+            chunks = iter(left)
             waiting: deque[Future[tuple[Chunk, list[Batch]]]] = deque(
                 threads.submit(work, chunk) for chunk in itertools.islice(chunks, n_ahead)
             )

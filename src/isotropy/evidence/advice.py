@@ -73,6 +73,7 @@ class Advice:
             "choice": self.choice.method,
             "params": dict(self.choice.params),
             "level": None if self.choice.method == NONE else self.choice.level,
+            "per_group": self.choice.per_group,
             "baseline": percent(self.baseline),
             "score": percent(self.score),
             "interval": [percent(end) for end in self.interval],
@@ -83,7 +84,7 @@ class Advice:
     def _repr_html_(self) -> str:
         rows = [
             (
-                str(Candidate(row["method"], row["params"], row["level"])),
+                _named(row),
                 plain(row["score"]),
                 signed(row["difference"]),
                 plain(row["standard_error"]),
@@ -104,6 +105,12 @@ class Advice:
             for name, other in self.by_fit_text.items()
         ]
         return "\n".join([*lines, *([self.shift] if self.shift else [])])
+
+
+def _named(row: dict[str, Any]) -> str:
+    """The candidate of a row of `Advice.candidates`, in words."""
+    given = (row["method"], row["params"], row["level"])
+    return str(Candidate(*given, per_group=row["per_group"]))
 
 
 def plain(value: float | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
 from isotropy.models import Float32Array, KeyedVectors, Text, distinct, expect_texts
 from isotropy.repairs import Center
-from isotropy.sources import PickedRows
+from isotropy.repairs.per_group import LEAST_ROWS, Label, Labels, as_labels
+from isotropy.repairs.per_group import distinct as distinct_labels
+from isotropy.sources import PickedRows, listed
 from isotropy.tasks import Outcome, Retrieval, Task, identity
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
@@ -55,6 +57,7 @@ class Plan:
     fitted_on: str
     n_removed: int = 0
     n_folds: int = 1  # as asked for; with few items there are fewer evaluations
+    by_group_on: str = ""  # what candidates per group are fitted on, if that is something else
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,7 @@ class Bench:
     candidates: Sequence[Candidate]  # all that will be scored
     fit_on: Sequence[Text] | None = None  # distinct texts to fit repairs on
     transductive: bool = False  # fit on all text of the task, including the evaluated text
+    text_groups: Mapping[Text, Label] = field(default_factory=dict)  # for candidates per group
 
     @property
     def notes(self) -> list[str]:
@@ -90,7 +94,10 @@ class Bench:
         if apart is None:
             return self._by_known(items, known)
         fits, how, n_removed = apart
-        return Plan([Evaluation(items, known, fits)], how, n_removed)
+        by_group_on = self._by_group_on(fits, how, TRAINING)
+        fits = self._filled(fits, items, known)
+        plan = [Evaluation(items, known, fits)]
+        return Plan(plan, how, n_removed, by_group_on=by_group_on)
 
     def _by_known(self, items: Integers, known: Integers) -> Plan:
         """Fit on the text of known items, without the evaluated sentences."""
@@ -102,12 +109,12 @@ class Bench:
                 "Give fit_on."
             )
         removed = np.unique(texts).size - np.unique(clean).size
-        return Plan([Evaluation(items, known, self._fits_of(clean))], TRAINING, removed)
+        fits = self._filled(self._fits_of(clean), items, known)
+        return Plan([Evaluation(items, known, fits)], TRAINING, removed)
 
     def across(self, items: Integers, n_folds: int, seed: int) -> Plan:
         """Folds of whole groups, each evaluated with what is fitted on the others."""
-        strata = None if self.task.subsets is None else self.task.subsets[items]
-        folds = grouped_folds(self.task.groups[items], n_folds, seed, strata)
+        folds = grouped_folds(self.task.groups[items], n_folds, seed, self._strata(items))
         n_made = int(folds.max()) + 1
         if n_made < 2:
             raise InputError(
@@ -118,7 +125,9 @@ class Bench:
         apart = self.apart(items)
         if apart is not None:  # one fit serves all folds
             fits, how, n_removed = apart
-            return Plan([Evaluation(*part, fits) for part in parts], how, n_removed, n_folds)
+            evaluations = [Evaluation(*part, self._filled(fits, *part)) for part in parts]
+            by_group_on = self._by_group_on(fits, how, FOLDS)
+            return Plan(evaluations, how, n_removed, n_folds, by_group_on)
         plans = [self._by_known(*part) for part in parts]
         removed = max(plan.n_removed for plan in plans)
         return Plan([plan.evaluations[0] for plan in plans], FOLDS, removed, n_folds)
@@ -137,10 +146,7 @@ class Bench:
                 raise InputError(
                     "fit_on must have text that is not evaluated, got none. Give other text."
                 )
-            texts, elsewhere = np.array(kept), self._elsewhere
-            used = [self.fit_on[i] for i in kept]
-            fits = Fits(lambda level: elsewhere.source(level, texts), self.candidates, used)
-            return fits, ELSEWHERE, len(self.fit_on) - len(kept)
+            return self._fits_elsewhere(np.array(kept)), ELSEWHERE, len(self.fit_on) - len(kept)
         if len(self.task.background):
             documents = self._without(self.task.background, np.arange(self.task.n_items))
             n_removed = len(self.task.background) - len(documents)
@@ -160,10 +166,58 @@ class Bench:
     def everything(self, items: Integers) -> Fits:
         """Fit on all there is: `fit_on`, the corpus, all vectors, or the text of the items."""
         if self.fit_on is not None:
-            return Fits(self._elsewhere.source, self.candidates, self.fit_on)
-        if len(self.task.background):
-            return self._fits_of(self.task.background)
-        return self.evaluated(items).evaluations[0].fits
+            fits = self._fits_elsewhere(np.arange(len(self.fit_on)))
+        elif len(self.task.background):
+            fits = self._fits_of(self.task.background)
+        else:
+            fits = self.evaluated(items).evaluations[0].fits
+        return self._filled(fits, NO_ITEMS, items)
+
+    def _filled(self, fits: Fits, items: Integers, known: Integers) -> Fits:
+        """The fits, with the text of known items for groups of which they have none."""
+        if missing := self._missing(fits):
+            texts = self.task.members[known].ravel()
+            parts = self._fits_of(self._without(texts, items)).by_group
+            fits = fits.filled({label: parts[label] for label in missing if label in parts})
+        for label in self._labels:
+            n_texts = len(fits.by_group[label].texts) if label in fits.by_group else 0
+            if n_texts < LEAST_ROWS:
+                raise InputError(
+                    f"group {brief(label)} must have at least {LEAST_ROWS} texts to fit on that "
+                    f"are not evaluated, got {n_texts}. Leave it out, or join it with another."
+                )
+        return fits
+
+    def _by_group_on(self, fits: Fits, how: str, known: str) -> str:
+        """What groups are fitted on if `fits`, on `how`, are filled with known items."""
+        missing = self._missing(fits)
+        if not missing:
+            return ""
+        return f"{how} ({listed(missing, 5)}: {known})" if fits.by_group else known
+
+    def _missing(self, fits: Fits) -> list[Label]:
+        return [label for label in self._labels if label not in fits.by_group]
+
+    @cached_property
+    def _labels(self) -> list[Label]:
+        """The groups of the task's texts."""
+        return distinct_labels(self._groups_of(np.arange(len(self.task.texts))))
+
+    def _groups_of(self, texts: Integers) -> Labels:
+        """The group of each of the task's texts; nothing if there are no groups."""
+        if not self.text_groups:
+            return as_labels([])
+        return as_labels([self.text_groups[self.task.texts[i]] for i in texts])
+
+    def _strata(self, items: Integers) -> NDArray[Any] | None:
+        """What folds should have equal shares of: subsets, and groups of texts."""
+        subsets = self.task.subsets
+        if not self.text_groups:
+            return None if subsets is None else subsets[items]
+        groups = self._groups_of(self.task.members[items, 0])
+        if subsets is None:
+            return groups.astype(str)
+        return np.array([f"{a} {b}" for a, b in zip(subsets[items], groups, strict=True)])
 
     # How candidates score
 
@@ -176,7 +230,7 @@ class Bench:
         if train is not None:
             texts = np.union1d(texts, self.task.texts_of(train))
         repair = evaluation.fits.fitted(candidate, seed)
-        rows = self.space.repaired(repair, candidate.level, texts)
+        rows = self.space.repaired(repair, candidate.level, texts, self._groups_of(texts))
         scorer = {"scorer": candidate.scorer} if candidate.scorer else {}
         return self.task.score(rows, evaluation.items, train, **scorer)
 
@@ -207,7 +261,7 @@ class Bench:
         """Rows of at most n_texts texts, without the repair and with it."""
         texts = subsample(self.task.texts_of(evaluation.items), n_texts, seed)
         repair = evaluation.fits.fitted(candidate)
-        after = self.space.repaired(repair, candidate.level, texts)
+        after = self.space.repaired(repair, candidate.level, texts, self._groups_of(texts))
         return self.space.pooled[texts], after[texts]
 
     def expect_defined(self, outcomes: Sequence[Outcome], plan: Plan) -> None:
@@ -228,7 +282,7 @@ class Bench:
     def shift_note(self, level: str, plan: Plan) -> str:
         """A note if the evaluated texts differ from the text that repairs are fitted on, or ""."""
         first, *others = plan.evaluations
-        together = all(evaluation.fits is first.fits for evaluation in others)
+        together = all(evaluation.fits.texts is first.fits.texts for evaluation in others)
         items = np.concatenate([t.items for t in plan.evaluations]) if together else first.items
         texts = self.task.texts_of(items)
         center = Center().fit_statistic(first.fits.moments(level))
@@ -253,8 +307,25 @@ class Bench:
         return Fits(lambda level: PickedRows(self.encoder.vectors, rows), self.candidates, used)
 
     def _fits_of(self, texts: Integers) -> Fits:
-        used = [self.task.texts[i] for i in texts]
-        return Fits(lambda level: self.space.source(level, texts), self.candidates, used)
+        return self._fits(self.space, self.task.texts, texts)
+
+    def _fits_elsewhere(self, texts: Integers) -> Fits:
+        """Fits on some of the texts in `fit_on`."""
+        assert self.fit_on is not None
+        return self._fits(self._elsewhere, self.fit_on, texts)
+
+    def _fits(self, space: Space, names: Sequence[Text], texts: Integers) -> Fits:
+        """Fits on these texts of a space; those of no group are in none of `by_group`."""
+
+        def fits(texts: Integers, by_group: Mapping[Label, Fits] | None = None) -> Fits:
+            used = [names[i] for i in texts]
+            return Fits(lambda level: space.source(level, texts), self.candidates, used, by_group)
+
+        members: dict[Label, list[int]] = {}
+        for number in texts.tolist() if self.text_groups else ():
+            if names[number] in self.text_groups:
+                members.setdefault(self.text_groups[names[number]], []).append(number)
+        return fits(texts, {label: fits(np.array(own)) for label, own in members.items()})
 
     @cached_property
     def _elsewhere(self) -> Space:
@@ -273,6 +344,8 @@ class Bench:
 
     def _without(self, texts: Integers, items: Integers) -> Integers:
         """The texts that belong to none of the items."""
+        if not len(items):
+            return texts
         same = self.task.identities
         return texts[~np.isin(same[texts], same[self.task.texts_of(items)])]
 
@@ -283,13 +356,15 @@ def bench_of(
     candidates: Callable[[Space], Sequence[Candidate]],
     fit_on: Sequence[Text] | None = None,
     transductive: bool = False,
+    text_groups: Mapping[Text, Label] | None = None,
 ) -> Bench:
     """The bench of a task with vectors of its texts; candidates may depend on their space."""
     texts = None if fit_on is None else distinct_texts(fit_on)
     encoder = as_encoder(vectors, task.texts)
     space = space_of(encoder, task.texts)
     joined = task.joined(space.pooled)
-    return Bench(encoder, joined, space, candidates(space), texts, transductive)
+    tried = candidates(space)
+    return Bench(encoder, joined, space, tried, texts, transductive, text_groups or {})
 
 
 def distinct_texts(texts: Sequence[Text]) -> list[Text]:

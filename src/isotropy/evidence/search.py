@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from isotropy import checks
-from isotropy.errors import InputError, public
+from isotropy.errors import InputError, brief, public
 from isotropy.evidence.advice import Advice, percent, plain, signed
 from isotropy.evidence.bench import (
     TRAINING,
@@ -32,11 +32,13 @@ from isotropy.evidence.spaces import (
     as_candidate,
     as_encoder,
     search_grid,
+    with_groups,
 )
 from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
 from isotropy.models import Encoder, KeyedVectors, Text, fingerprint
 from isotropy.repairs import Origin, Repair
+from isotropy.repairs.per_group import Label, as_labels
 from isotropy.tasks import Outcome, Task
 
 LEVEL = 0.025  # of the one-sided test that a recommendation must pass
@@ -58,6 +60,7 @@ def advise(
     max_items: int = 2000,
     seed: int = 0,
     transductive: bool = False,
+    groups: Sequence[Label] | Mapping[Text, Label] | None = None,
     progress: OnProgress | None = None,
 ) -> Advice:
     """Whether a repair helps on a task, and which: chosen by cross-validation, then tested.
@@ -79,7 +82,7 @@ def advise(
         What repairs are fitted on. By default the corpus, or the text of the other items.
         With several, the first is used, and the advice says what each would have led to.
     budget : int
-        Most repairs to try, simplest first.
+        Most repairs to try, simplest first; with groups, each is tried per group too.
     candidates : sequence, optional
         What to search instead of the built-in repairs, simplest first; written as for `compare`.
     n_folds, max_items, seed : int
@@ -87,6 +90,10 @@ def advise(
     transductive : bool
         Fit on the text of all items, including the scored ones, as the papers did; `fitted_on`
         says so.
+    groups : sequence of length len(task.texts), or mapping of texts to labels, optional
+        The group of each text, such as its language; `task.towers` of a retrieval task for queries
+        and documents. Every repair is then also tried with one fit per group: see `PerGroup`. By
+        default those that the task was read with, if any.
     progress : callable, optional
         Called with a name, how many candidates are done, and how many there are.
 
@@ -108,7 +115,8 @@ def advise(
     if candidates is not None:
         candidates = checks.listing(candidates, "candidates")
     progress = progress or no_progress
-    options = Options(budget, candidates, n_folds, max_items, seed, transductive, progress)
+    found = text_groups(task, groups)
+    options = Options(budget, candidates, n_folds, max_items, seed, transductive, progress, found)
     by_name = searches(vectors, task, _named(fit_on), options)
     first = next(iter(by_name.values()))
     if len(first.bench.candidates) == 1:
@@ -130,6 +138,7 @@ class Options:
     seed: int = 0
     transductive: bool = False
     progress: OnProgress = no_progress
+    text_groups: Mapping[Text, Label] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks.flag(self.transductive, "transductive")
@@ -143,7 +152,35 @@ class Options:
         """The candidates to try, none first."""
         wanted = self.candidates or search_grid(space.levels, space.pooled.shape[1])
         repairs = [c for c in (as_candidate(s, space.levels) for s in wanted) if c.method != NONE]
-        return [Candidate(NONE), *repairs[: self.budget]]
+        repairs = repairs[: self.budget]
+        return [Candidate(NONE), *(with_groups(repairs) if self.text_groups else repairs)]
+
+
+def text_groups(task: Task, groups: Any) -> dict[Text, Label]:
+    """The group of each text of a task; nothing if there are none."""
+    if groups is None:
+        groups = task.text_groups
+    if groups is None:
+        return {}
+    if isinstance(groups, Mapping):
+        missing = [text for text in task.texts if text not in groups]
+        if missing:
+            raise InputError(
+                f"groups must have every text of the task, got none for {len(missing):,}, such as "
+                f"{brief(missing[0])}."
+            )
+        texts, given = list(groups), list(groups.values())
+    else:
+        texts, given = list(task.texts), checks.listing(groups, "groups")
+        if len(given) != len(texts):
+            raise InputError(
+                f"groups must be as many as the {len(texts):,} texts of the task, got "
+                f"{len(given):,}. List the group of each of task.texts."
+            )
+    found = dict(zip(texts, as_labels(given).tolist(), strict=True))
+    if len(set(found.values())) < 2:
+        raise InputError(f"groups must be 2 or more, got {brief(given[0])} for every text.")
+    return found
 
 
 def _named(fit_on: Any) -> dict[str, Sequence[Text] | None]:
@@ -168,7 +205,13 @@ def searches(
     split = divided(task, options.max_items, options.seed)
     _expect_enough(split.inside, task)
     task, (inside, outside) = split.task(task), split.within()
-    bench = bench_of(encoder, task, options.chosen_from, transductive=options.transductive)
+    bench = bench_of(
+        encoder,
+        task,
+        options.chosen_from,
+        transductive=options.transductive,
+        text_groups=options.text_groups,
+    )
     if outside is not None:
         inside = disjoint(bench.task, inside, outside)
     _expect_enough(inside, task)
@@ -373,7 +416,7 @@ class Search:
             metric=self.task.metric,
             n_items=sum(fold.n_items for fold in scored),
             scored_on=self.split.scored_on,
-            fitted_on=self.plan.fitted_on,
+            fitted_on=self._fitted_on(choice),
             n_removed=self.outer_plan.n_removed + (0 if apart else self.split.n_removed),
             items_needed=items_needed(rival_folds, seed=self.options.seed),
             shift="" if self.bench.transductive else self.bench.shift_note(level, self.outer_plan),
@@ -395,15 +438,20 @@ class Search:
             fits = self.bench.everything(self.inside)
         else:
             fits = self.outer_plan.evaluations[0].fits
-        repair = choice.make().fit(fits.source(choice.level))
+        repair = fits.alone(choice)
         encoder, made = self.bench.encoder, {}
         if isinstance(encoder, Encoder):
             made = encoder.origin(choice.level)
         elif isinstance(encoder, KeyedVectors):
             made = encoder.origin()
-        made = made | {"fingerprint": fingerprint(fits.texts), "evidence": evidence}
+        made = made | {"fingerprint": fingerprint(fits.texts_for(choice)), "evidence": evidence}
         repair.origin_ = Origin.from_dict(made)
         return repair
+
+    def _fitted_on(self, choice: Candidate) -> str:
+        """What the choice is fitted on where it is scored."""
+        plan = self.outer_plan
+        return plan.by_group_on or plan.fitted_on if choice.per_group else plan.fitted_on
 
     def _table(self) -> list[dict[str, Any]]:
         errors = (self.draws - self.draws[0]).mean(axis=1).std(axis=1)
@@ -421,13 +469,14 @@ class Search:
     def _why(self, baseline: float, score: float, ends: tuple[float, float]) -> str:
         """Why the choice is recommended."""
         folds, chosen, p = self.tested
-        what = str(self.candidates[self.chosen])
+        choice = self.candidates[self.chosen]
+        what = str(choice)
         names = sorted({str(candidate) for candidate in chosen})
         if self.outside is None and names != [what]:
             what = f"The choice without each fold ({', '.join(names)})"
         before, after, low, high = (100 * value for value in (baseline, score, *ends))
         return (
-            f"{what}, fitted on {self.plan.fitted_on}, takes {self.task.metric} of "
+            f"{what}, fitted on {self._fitted_on(choice)}, takes {self.task.metric} of "
             f"{self.task.name!r} from {plain(before)} to {plain(after)} on {self.split.scored_on} "
             f"({signed(after - before)}, 95 % interval {signed(low)} to {signed(high)}). The "
             f"selection procedure was tested on unseen folds: {signed(100 * difference(folds))} on "

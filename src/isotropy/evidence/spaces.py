@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sklearn.base import clone
 
 from isotropy import checks, linalg, specs
 from isotropy.engines import reduce
-from isotropy.errors import InputError, public
+from isotropy.errors import InputError, brief, public
 from isotropy.models import (
     Encoder,
     Float32Array,
@@ -27,7 +28,8 @@ from isotropy.models import (
     averaged,
     bounded,
 )
-from isotropy.repairs import ClusterRemoval, Repair, SummedRepair
+from isotropy.repairs import ClusterRemoval, PerGroup, Repair, SummedRepair
+from isotropy.repairs.per_group import Label, Labels
 from isotropy.sources import PickedRows, Source
 from isotropy.stats import Moments
 from isotropy.tasks import Scorer, as_scorer
@@ -69,11 +71,18 @@ class Space:
             return PickedRows(self.pooled, texts)
         return PickedRows(self.tokens.rows, self.tokens.of(texts))
 
-    def repaired(self, repair: Repair | None, level: str, texts: Integers) -> Float32Array:
-        """An array with a row for every text, in which the rows of `texts` are filled."""
+    def repaired(
+        self, repair: Repair | None, level: str, texts: Integers, groups: Labels | None = None
+    ) -> Float32Array:
+        """An array with a row for every text, in which the rows of `texts` are filled.
+
+        A `PerGroup` repairs rows of texts, and needs the group of each.
+        """
         if repair is None:
             return self.pooled
-        if level == SENTENCE:
+        if isinstance(repair, PerGroup):
+            rows = repair.transform(self.pooled[texts], groups=groups)
+        elif level == SENTENCE:
             rows = repair.transform(self.pooled[texts])
         else:
             rows = self._from_tokens(repair, texts)
@@ -178,8 +187,12 @@ class Candidate:
     """What is repaired: every "token" before pooling, or the pooled rows ("sentence")."""
     scorer: Scorer | None = None
     """How documents are scored for a query, such as `CSLS()`; by their cosine if None."""
+    per_group: bool = field(default=False, kw_only=True)
+    """Whether one repair is fitted to each group of texts; see `PerGroup`."""
 
     def __post_init__(self) -> None:
+        if self.per_group and self.level != SENTENCE:
+            raise InputError(f"level must be {SENTENCE!r} per group, got {brief(self.level)}.")
         checks.choice(self.method, "method", [NONE, *Repair.by_name])
         checks.choice(self.level, "level", (SENTENCE, TOKEN))
         specs.expect_known(self.params, self._known, f"params of {self.method}")
@@ -197,7 +210,10 @@ class Candidate:
         return self.method == NONE and self.scorer is None
 
     def make(self, seed: int = 0) -> Repair:
-        """The repair, not yet fitted; `seed` is its random_state unless that is a parameter."""
+        """The repair, of one group if there are several, not yet fitted.
+
+        `seed` is its random_state unless that is a parameter.
+        """
         given = {"random_state": seed} if self.seeded else {}
         return Repair.by_name[self.method](**given, **self.params)
 
@@ -210,13 +226,18 @@ class Candidate:
         if self.method == NONE:
             return str(self.scorer or NONE)
         inside = ", ".join(f"{name}={value}" for name, value in self.params.items())
-        where = " on tokens" if self.level == TOKEN else ""
+        where = " on tokens" if self.level == TOKEN else " per group" if self.per_group else ""
         repair = f"{self.method}({inside}){where}" if inside else f"{self.method}{where}"
         return f"{repair} + {self.scorer}" if self.scorer else repair
 
     def to_dict(self) -> dict[str, Any]:
         scorer = {"scorer": str(self.scorer)} if self.scorer else {}
-        return {"method": self.method, "params": dict(self.params), "level": self.level} | scorer
+        return {
+            "method": self.method,
+            "params": dict(self.params),
+            "level": self.level,
+            "per_group": self.per_group,
+        } | scorer
 
 
 def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
@@ -273,13 +294,23 @@ def search_grid(levels: Sequence[str], n_features: int) -> list[Candidate]:
     return found
 
 
+def with_groups(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, each followed by its form per group, which is for rows of texts."""
+    found: list[Candidate] = []
+    for candidate in candidates:
+        form = replace(candidate, level=SENTENCE, per_group=True)
+        found += [candidate, *([] if form in found else [form])]
+    return found
+
+
 class Fits:
     """Repairs fitted on the same rows, sharing the work that they have in common.
 
     Repairs that are computed from moments share the moments. Cluster removals with the same
     clusters share the clustering: their directions are the first of the most that any of them
     removes, so clusters that are too small for that many are dissolved for all of them. The rows of
-    a level are read again from its `source` for every fit, and never kept.
+    a level are read again from its `source` for every fit, and never kept. Candidates per group
+    are fitted on the rows of each group, in `by_group`.
     """
 
     def __init__(
@@ -287,9 +318,11 @@ class Fits:
         source: Callable[[str], Source],
         candidates: Sequence[Candidate],
         texts: Sequence[Text] = (),
+        by_group: Mapping[Label, Fits] | None = None,
     ) -> None:
         self.source, self._candidates = source, candidates  # all that will be fitted
         self.texts = texts  # of the rows
+        self.by_group = by_group or {}
         self._moments: dict[str, Moments] = {}
         self._clusters: dict[Any, ClusterRemoval] = {}
 
@@ -297,6 +330,31 @@ class Fits:
         """The candidate's repair, fitted; None for no repair."""
         if candidate.method == NONE:
             return None
+        return self._one_or_each(candidate, lambda fits: fits._fitted(candidate, seed))
+
+    def alone(self, candidate: Candidate) -> Repair:
+        """The candidate's repair, fitted without the others: it keeps all that `fit` does."""
+        return self._one_or_each(
+            candidate, lambda fits: candidate.make().fit(fits.source(candidate.level))
+        )
+
+    def texts_for(self, candidate: Candidate) -> list[Text]:
+        """The texts that a candidate is fitted on."""
+        parts = self.by_group.values() if candidate.per_group else [self]
+        return [text for part in parts for text in part.texts]
+
+    def filled(self, by_group: Mapping[Label, Fits]) -> Fits:
+        """The same, sharing what was fitted, with these groups unless it has its own."""
+        found = copy.copy(self)
+        found.by_group = {**by_group, **self.by_group}
+        return found
+
+    def _one_or_each(self, candidate: Candidate, fitted: Callable[[Fits], Repair]) -> Repair:
+        if not candidate.per_group:
+            return fitted(self)
+        return PerGroup.of({label: fitted(fits) for label, fits in self.by_group.items()})
+
+    def _fitted(self, candidate: Candidate, seed: int) -> Repair:
         repair = candidate.make(seed)
         if isinstance(repair, SummedRepair) and repair.statistic is Moments:
             return repair.fit_statistic(self.moments(candidate.level))

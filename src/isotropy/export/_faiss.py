@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
 import faiss
 import numpy as np
-from faiss.contrib.inspect_tools import get_invlist, get_LinearTransform_matrix
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError, InputTypeError, NotAffineError, one_line, warn
+from isotropy.errors import InputError, InputTypeError, NotAffineError, warn
 from isotropy.export._steps import steps_for
 from isotropy.linalg import Floats
 from isotropy.repairs import Repair, check_target
 from isotropy.repairs.steps import Add, Multiply, Normalize, Step, Subtract, SubtractScaled
 from isotropy.sources import output_path
+from isotropy.sources.faiss import NotExact, read_index, transforms
+from isotropy.sources.faiss import vectors as stored_vectors
+from isotropy.sources.files import FormatError
 from isotropy.sources.paths import normal
 from isotropy.writing import atomic_write, quoted, write_errors
 
@@ -33,11 +35,11 @@ UNIT = 1e-3  # rows whose norms are this near to one are meant to be unit rows
 
 def exported(repair: Repair, index: Any, out: Any, overwrite: bool) -> Any:
     """See `isotropy.export.faiss`."""
-    transforms = chain(repair)
+    steps = chain(repair)
     path = index if _is_path(index) else None
     check_target({"out": out}, {"index": path}, overwrite=overwrite)
     made = faiss.IndexPreTransform(_inner(repair, index))
-    for transform in reversed(transforms):
+    for transform in reversed(steps):
         made.prepend_transform(transform)
     if out is not None:
         write(made, out, overwrite)
@@ -57,17 +59,14 @@ def write(index: Any, out: Any, overwrite: bool) -> None:
 def read(path: Any) -> Any:
     """The index in a file."""
     try:
-        return faiss.read_index(normal(path))
-    except RuntimeError as error:
-        raise InputError(
-            f"index must be a faiss index, but {quoted(path)} can't be read as one "
-            f"({one_line(str(error).rpartition('Error: ')[2], 80)})."
-        ) from error
+        return read_index(normal(path))
+    except FormatError as error:
+        raise InputError(f"index must be a faiss index, but {quoted(path)} {error}") from error
 
 
 def apply(index: Any, rows: Rows) -> Rows:
     """What the chain of an exported index makes of raw rows."""
-    for transform in _chain_of(index):
+    for transform in transforms(index):
         rows = transform.apply(rows)
     return rows
 
@@ -213,45 +212,12 @@ def _training_rows(repair: Repair, index: Any) -> Rows:
 
 def vectors(index: Any) -> Iterator[tuple[Rows, Ids | None]]:
     """(rows, ids) of an index that holds them exactly; without ids if these are the positions."""
-    index = faiss.downcast_index(index)
-    kind = type(index)
-    if kind in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
-        for start in range(0, index.ntotal, CHUNK):
-            yield index.reconstruct_n(start, min(CHUNK, index.ntotal - start)), None
-    elif kind is faiss.IndexHNSWFlat:
-        yield from vectors(index.storage)
-    elif kind is faiss.IndexIVFFlat:
-        yield from _joined(get_invlist(index.invlists, number) for number in range(index.nlist))
-    elif kind in (faiss.IndexIDMap, faiss.IndexIDMap2):
-        names, start = faiss.vector_to_array(index.id_map), 0
-        for rows, ids in vectors(index.index):
-            yield rows, names[start : start + len(rows)] if ids is None else names[ids]
-            start += len(rows)
-    elif kind is faiss.IndexPreTransform:
-        back = [_inverse(transform) for transform in _chain_of(index)]
-        for rows, ids in vectors(index.index):
-            wide = rows.astype(np.float64)
-            for matrix, offset in reversed(back):
-                wide = wide @ matrix.T + offset
-            yield wide.astype(np.float32), ids
-    else:
-        raise _not_exact(kind.__name__)
-
-
-def _joined(lists: Iterable[tuple[Ids, NDArray[np.uint8]]]) -> Iterator[tuple[Rows, Ids]]:
-    """(rows, ids) of the inverted lists, as many as fit a chunk at a time."""
-    codes: list[NDArray[np.uint8]] = []
-    ids: list[Ids] = []
-    n_rows = 0
-    for some_ids, some_codes in lists:
-        ids.append(some_ids)
-        codes.append(some_codes)
-        n_rows += len(some_ids)
-        if n_rows >= CHUNK:
-            yield np.concatenate(codes).view(np.float32), np.concatenate(ids)
-            codes, ids, n_rows = [], [], 0
-    if n_rows:
-        yield np.concatenate(codes).view(np.float32), np.concatenate(ids)
+    try:
+        yield from stored_vectors(index, CHUNK)
+    except NotExact as error:
+        raise _not_exact(error.found) from error
+    except FormatError as error:
+        raise InputError(f"index {error}") from error
 
 
 def empty_like(index: Any, n_features: int) -> Any:
@@ -283,28 +249,9 @@ def empty_like(index: Any, n_features: int) -> Any:
     return new
 
 
-def _inverse(transform: Any) -> tuple[Floats, Floats]:
-    """(matrix, offset) that undo a transform of a chain."""
-    if isinstance(transform, faiss.CenteringTransform):
-        mean = faiss.vector_to_array(transform.mean).astype(np.float64)
-        return np.eye(len(mean)), mean
-    if isinstance(transform, faiss.LinearTransform) and transform.d_in == transform.d_out:
-        matrix, bias = get_LinearTransform_matrix(transform)
-        wide = matrix.astype(np.float64)
-        rounding = len(wide) * float(np.finfo(np.float32).eps)
-        if np.abs(wide @ wide.T - np.eye(len(wide))).max() <= rounding:
-            back = np.linalg.inv(wide)
-            return back, -back @ bias if len(bias) else np.zeros(len(wide))
-    raise _not_exact(f"a {type(transform).__name__} that can't be undone")
-
-
-def _chain_of(index: Any) -> Sequence[Any]:
-    index = faiss.downcast_index(index)
-    return [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
-
-
 def _not_exact(found: str) -> InputError:
     return InputError(
         f"index must hold its vectors exactly (Flat, HNSWFlat, IVFFlat, IDMap), got {found}. "
-        'Build it again from the raw vectors: export.faiss(repair, "FACTORY STRING"), then add.'
+        "Build it again from the raw vectors: --index with a factory string, such as IVF64,PQ16, "
+        'makes an empty index that repairs what you add (export.faiss(repair, "IVF64,PQ16")).'
     )

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def card(repair: Repair, **facts: str) -> str:
     told = {
         "Repair": f"`{one_line(repr(repair))}`",
         "Fitted on": f"{rows} of width {repair.n_features_in_}",
-        "Their origin": one_line(str(repair.origin_) or "not recorded"),
+        "Their origin": one_line(str(replace(repair.origin_, evidence=None)) or "not recorded"),
         "Evidence": one_line(repair.origin_.evidence or "not recorded"),
         "Note": one_line(getattr(repair, "note_", "") or "none"),
     }

@@ -64,7 +64,7 @@ class RepairedEncoder:
         if rows.shape[1] != self.repair.n_features_in_:
             raise InputError(
                 f"model must encode to {self.repair.n_features_in_} dimensions, as the rows that "
-                f"the repair was fitted on, got {rows.shape[1]}."
+                f"the repair was fitted on, got {rows.shape[1]}. Fit it on vectors of this model."
             )
         return self.repair.transform(rows)
 

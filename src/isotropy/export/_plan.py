@@ -20,7 +20,7 @@ from isotropy.export._layers import (
     as_layers,
     widened,
 )
-from isotropy.models import MODES
+from isotropy.models import MODES, short_name
 from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.repairs.steps import Multiply, Normalize
 
@@ -251,7 +251,7 @@ def warn_of(model: Model, plan: Planned, repair: Repair) -> None:
     fitted = repair.origin_
     same = fitted.pooling in model.poolings or repair.level_ == "token"  # which is refused else
     declared = Origin(
-        model=model.name,
+        model=None if model.name is None else short_name(model.name),
         layer=model.n_layers,
         pooling=fitted.pooling if same else model.poolings[-1],
         prompt=model.prompt,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from isotropy import checks, stored
+from isotropy import stored
 from isotropy.errors import InputError, public, warn
 from isotropy.export._folders import copied, expect_outside, local, put, put_card, put_json
 from isotropy.export._steps import as_repair
-from isotropy.models import read_json, static_folder
+from isotropy.models import read_json, short_name, static_folder
 from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.sources import open_source
 from isotropy.writing import quoted
@@ -58,8 +58,12 @@ def static(model: Any, repair: Repair, out: Any, *, overwrite: bool = False) -> 
         )
     target = expect_outside(folder, out, overwrite)
     source = open_source(folder)
-    checks.width(source.n_features, repair.n_features_in_)
-    if differs := origin_warning(Origin(model=os.fspath(model)), repair.origin_):
+    if source.n_features != repair.n_features_in_:
+        raise InputError(
+            f"repair must be for the model's table of width {source.n_features}, got one for "
+            f"{repair.n_features_in_}. Fit it on vectors of this table."
+        )
+    if differs := origin_warning(Origin(model=short_name(os.fspath(model))), repair.origin_):
         warn(f"static: {differs}")
     batches = chain.from_iterable(map(source.read, source.chunks()))
     rows = np.concatenate([batch.rows for batch in batches]).astype(np.float32)

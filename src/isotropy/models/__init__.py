@@ -9,6 +9,7 @@ from isotropy.models.loading import (
     pretrained_location,
     read_json,
     read_modules,
+    short_name,
     static_folder,
 )
 from isotropy.models.models import MODES, Float32Array, default_prompt, pooling_mode

@@ -16,7 +16,7 @@ from isotropy import checks
 from isotropy.errors import InputError, public, warn
 from isotropy.models.cache import Cache, digest
 from isotropy.models.keyed import KeyedVectors
-from isotropy.models.loading import is_model, pools_itself, static_folder
+from isotropy.models.loading import is_model, pools_itself, short_name, static_folder
 from isotropy.models.models import (
     Encoding,
     Float32Array,
@@ -320,7 +320,7 @@ class Encoder:
         pooled = level == "sentence"
         special = self.special_tokens and self.pool in ("tokens", "mean")
         found = {
-            "model": self.name,
+            "model": short_name(self.name),
             "revision": self.model.revision,
             "layer": "first-last" if self.layer == "first-last" else self.layers[0],
             "pooling": f"{self.pool}+special" if special else self.pool,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from isotropy.errors import (
 )
 
 STATIC_TABLE = "model.safetensors"
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def extra() -> tuple[Any, Any]:
@@ -34,6 +36,19 @@ def extra() -> tuple[Any, Any]:
             'Run: pip install "isotropy[models]".'
         ) from error
     return torch, transformers
+
+
+def short_name(name: str) -> str:
+    """A name on the hub as it is, and the last part of any other path: what files may say of it.
+
+    Examples
+    --------
+    >>> short_name("thenlper/gte-small"), short_name("/home/me/models/minilm/")
+    ('thenlper/gte-small', 'minilm')
+    """
+    if HUB_NAME.fullmatch(name):
+        return name
+    return os.path.basename(os.path.abspath(os.path.expanduser(name)))
 
 
 def is_sentence_transformer(name_or_path: Any) -> bool:

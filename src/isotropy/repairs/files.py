@@ -17,12 +17,23 @@ from safetensors.numpy import save
 from isotropy import stored
 from isotropy._version import __version__
 from isotropy.errors import InputError, InputTypeError, RepairFileError, one_line
-from isotropy.sources import guard, output_path, paths
+from isotropy.sources import guard, listed, output_path, paths
 from isotropy.stored import checksum
 from isotropy.writing import atomic_write, quoted, write_errors
 
 FORMAT = 1
 LONGEST_NOTE = 10_000  # characters
+SIGNATURES = {
+    b"\x93NUMPY": "an array of numpy (.npy)",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\x89HDF": "an HDF5 file",
+    b"GGUF": "a GGUF model",
+    b"PK\x03\x04": "a zip file, such as .npz or .pt",
+    b"\x1f\x8b": "a gzip file",
+}
+TEXTS = (".csv", ".json", ".jsonl", ".md", ".tsv", ".txt", ".vec")
+NAME_IT = "Name the file that --save or `save` wrote."
 
 
 def write(
@@ -82,13 +93,19 @@ def read(
     try:
         with stored.open_safetensors(path) as file:
             text = file.metadata.get(f"isotropy.{kind}")
+            arrays = sorted(file.entries)
             tensors = {} if text is None else file.arrays()
     except InputError as error:
+        if other := other_kind(path):
+            raise RepairFileError(f"{name} is {other}, not a {kind}. {NAME_IT}") from None
         raise RepairFileError(
             f"{name} is damaged or not a safetensors file ({error}). Save it again."
         ) from None
     if text is None:
-        raise RepairFileError(f"{name} is a safetensors file, but holds no {kind}.")
+        raise RepairFileError(
+            f"{name} is a safetensors file, but holds no {kind}, only {listed(arrays, 3)}. "
+            f"{NAME_IT}"
+        )
     try:
         header = stored.parse_json(text)
         expect(header, dict, "the header", "an object")
@@ -108,6 +125,15 @@ def read(
     if header.pop("checksum", None) != checksum(header, tensors):
         raise RepairFileError(f"{name} is damaged: its checksum does not fit. Save again.")
     return header, tensors
+
+
+def other_kind(path: str) -> str | None:
+    """What a file is that is no safetensors file, by its first bytes or its suffix."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+    suffix = os.path.splitext(path)[1].lower()
+    known = (words for mark, words in SIGNATURES.items() if start.startswith(mark))
+    return next(known, f"a {suffix} file" if suffix in TEXTS else None)
 
 
 @contextlib.contextmanager

@@ -82,11 +82,22 @@ class _Multiply(_Kept):
 
 
 class _SubtractScaled(_Kept):
+    """On the CPU if the device has no float64, as Apple's mps."""
+
     dtype = torch.float64  # float32 has few digits left of rows that are far from zero
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        try:
+            return super()._apply(fn, recurse)
+        except TypeError:  # "Cannot convert a MPS Tensor to float64"
+            return self
+
     def forward(self, rows: Tensor) -> Tensor:
-        wide = rows.to(self.dtype)
-        return (wide - _norms(wide) * self.direction).to(rows.dtype)
+        apart = rows.device != self.direction.device
+        near = rows.to(self.direction.device) if apart else rows
+        wide = near.to(self.dtype)
+        found = (wide - _norms(wide) * self.direction).to(rows.dtype)
+        return found.to(rows.device) if apart else found
 
 
 class _Normalize(nn.Module):

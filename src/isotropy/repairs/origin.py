@@ -26,7 +26,7 @@ class Origin:
     Attributes
     ----------
     model : str or None
-        Name on the hub, or folder.
+        Name on the hub, or of the model's folder, without the path to it.
     revision : str or None
         Commit of the model on the hub.
     layer : int, str or None

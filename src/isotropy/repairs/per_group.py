@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -142,6 +142,16 @@ class PerGroup(Repair):
             )
         return as_given(self.by_group(rows, labels, 0), X)
 
+    @classmethod
+    def of(cls, repairs: Mapping[Label, Repair]) -> Self:
+        """The repair made of these, which are fitted and have the same kind and parameters."""
+        self = cls(clone(next(iter(repairs.values()))))
+        self.repairs_ = {label: repairs[label] for label in distinct(repairs)}
+        self.n_features_in_ = self._first.n_features_in_
+        self.n_samples_seen_ = sum(one.n_samples_seen_ for one in repairs.values())
+        self._merge_moments()
+        return self
+
     def fit_transform(self, X: Any, y: object = None, *, groups: Any = None, **options: Any) -> Any:
         """`fit`, then `transform` of the same rows."""
         return self.fit(X, y, groups=groups, **options).transform(X, groups=groups)
@@ -251,10 +261,8 @@ class PerGroup(Repair):
             repairs[group["label"]] = kind._from_file(shared | own, part)
         if sum(one.n_samples_seen_ for one in repairs.values()) != header["n_samples"]:
             raise InputError("n_samples must be the sum of those of the groups, but is not")
-        self = cls(clone(next(iter(repairs.values()))))
-        self.repairs_, self.n_features_in_ = repairs, header["n_features"]
+        self = cls.of(repairs)
         self._restore(header, {})
-        self._merge_moments()
         return self
 
 

@@ -67,10 +67,10 @@ class Shift:
 
     def __str__(self) -> str:
         return (
-            f"{self.n_samples:,} rows are {'far from' if self.large else 'near'} the fitted ones: "
-            f"Frechet distance {self.frechet:.2g} (chance alone: up to {self.chance:.2g}), means "
-            f"{self.mean_shift:.2g} deviations apart, {100 * self.outside:.1f} % of the rows "
-            f"farther out than {100 * SHARE:.0f} % of the fitted ones"
+            f"{self.n_samples:,} rows: Frechet distance {self.frechet:.3g} from the fitted ones "
+            f"(chance alone: up to {self.chance:.3g}), means {self.mean_shift:.2g} deviations "
+            f"apart, {100 * self.outside:.1f} % of the rows farther out than {100 * SHARE:.0f} % "
+            "of the fitted ones"
         )
 
 

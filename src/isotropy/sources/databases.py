@@ -121,6 +121,7 @@ class DatabaseSink(Sink, ABC):
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float16", "float32")
+    apart = False
     progress: Progress
 
     def __init__(

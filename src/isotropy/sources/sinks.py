@@ -42,12 +42,13 @@ class ChunkWriter:
 
     A target that can resume says in `n_done` how many rows of the source an interrupted run has
     dealt with, of which it left out `n_skipped`. One that `carries` nothing has no room for other
-    columns.
+    columns. One that is not `apart` may be where the source is: a chunk is read to its end first.
     """
 
     n_done = 0
     n_skipped = 0
     carries = True
+    apart = True
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows, with their other columns if there is room for them."""

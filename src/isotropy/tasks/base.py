@@ -66,6 +66,8 @@ class Task(ABC):
         Texts that every item is compared with, such as the documents of a search.
     n_unlabelled : int
         Items left out by `read` because they have no label.
+    text_groups : dict of texts to str or int, or None
+        The group of each text, such as its language, if `read` was given a column of them.
     """
 
     kind: ClassVar[str] = ""
@@ -77,6 +79,7 @@ class Task(ABC):
     corpus: Sequence[Text] = ()
     subsets: NDArray[Any] | None = None  # of each item, in tasks made of several sets
     n_unlabelled: int = 0
+    text_groups: dict[Text, str | int] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -267,6 +270,7 @@ class TableTask(Task):
         name: str | None = None,
         header: str | Sequence[str] | None = None,
         text: str | None = None,
+        group_column: str | None = None,
         **options: Any,
     ) -> Self:
         """Read the task from a file, a folder or a dataset on the hub.
@@ -281,6 +285,9 @@ class TableTask(Task):
             Column names, if the files have no header: "word1,word2,score".
         text : str, optional
             Column of the text; for pairs, two columns separated by a comma.
+        group_column : str, optional
+            Column of the group that the texts of an item are in, such as their language; for pairs
+            also two columns separated by a comma.
         **options
             `label` or `score`: the column of the label, such as "fine" for TREC's 50 classes, or
             of the score. Other parameters of the class.
@@ -290,8 +297,11 @@ class TableTask(Task):
         table, answers = cls._answers(table, options.pop(cls.answer, None))
         name = name or table.name
         options = cls.known_sets.get(name, {}) | options
-        task = cls(cls._items(table, columns), part=table.parts, name=name, **answers, **options)
+        items = cls._items(table, columns)
+        task = cls(items, part=table.parts, name=name, **answers, **options)
         task.n_unlabelled = table.n_unlabelled
+        if group_column is not None:
+            task.text_groups = table.groups(items, group_column)
         return task
 
     @classmethod

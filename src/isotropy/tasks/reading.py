@@ -170,6 +170,24 @@ class Table:
             found.append(number)
         return found
 
+    def groups(self, items: Sequence[tuple[Any, ...]], named: str) -> dict[Any, str | int]:
+        """The group of each text of the rows' items, from one column or one for each text."""
+        n_texts = len(items[0]) if items else 1
+        columns = self.choose(("group",), ("group",) * n_texts, named=named, option="group_column")
+        found: dict[Any, str | int] = {}
+        for row, item in enumerate(items):
+            cells = [self.columns[column][row] for column in columns]
+            for text, cell in zip(item, cells if len(cells) > 1 else cells * n_texts, strict=True):
+                if cell is None or str(cell).strip() == "":
+                    raise InputError(f"{self.place(row)} must have a group, got none. Fill it in.")
+                label = cell if type(cell) is int else str(cell)
+                if found.setdefault(text, label) != label:
+                    raise InputError(
+                        f"{self.place(row)} must have the group that its text has elsewhere, "
+                        f"{brief(found[text])}, got {brief(label)}. Delete the line."
+                    )
+        return found
+
     def subsets(self) -> list[str] | None:
         """The `subset` of each row, or its file if there are several undivided ones."""
         if "subset" in self.columns:

@@ -130,6 +130,19 @@ class Retrieval(Task):
         numbers = {text: number for number, text in enumerate(self.texts)}
         self.documents: Integers = np.array([numbers[text] for text in self.corpus])
 
+    @property
+    def towers(self) -> dict[Text, str]:
+        """The tower of each text, "query" or "document": the groups of a model that has two."""
+        found: dict[Text, str] = dict.fromkeys(self.corpus, "document")
+        asked = [self.texts[i] for i in self.members[:, 0]]
+        n_both = sum(text in found for text in asked)
+        if n_both:
+            raise InputError(
+                f"{self.name!r} must have no query that is a document too, got {n_both:,}: a text "
+                "has one group. Remove these queries."
+            )
+        return found | dict.fromkeys(asked, "query")
+
     def score(
         self, vectors: Any, items: Any = None, train: Any = None, scorer: Scorer = COSINE
     ) -> Mean:
