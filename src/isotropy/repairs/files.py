@@ -1,4 +1,4 @@
-"""One safetensors file per repair or calibrator: arrays, and a JSON header for the rest."""
+"""One safetensors file per repair, codec or calibrator: arrays, and a JSON header for the rest."""
 
 from __future__ import annotations
 
@@ -108,6 +108,17 @@ def read(
     if header.pop("checksum", None) != checksum(header, tensors):
         raise RepairFileError(f"{name} is damaged: its checksum does not fit. Save again.")
     return header, tensors
+
+
+def holds(path: Any, kind: str) -> bool:
+    """Whether there is a safetensors file at the path that holds something of this kind."""
+    if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(paths.normal(path)):
+        return False
+    try:
+        with stored.open_safetensors(paths.normal(path)) as file:
+            return f"isotropy.{kind}" in file.metadata
+    except InputError:
+        return False
 
 
 @contextlib.contextmanager
