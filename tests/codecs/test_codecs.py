@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotropy.codecs import Binary, Float, Rescored, Scalar
+from isotropy.codecs import Binary, Faiss, Float, Rescored, Scalar
 from isotropy.repairs import Center, Whiten
 from isotropy.testing import check_codec
 
@@ -26,6 +26,21 @@ CODECS = {
         coarse=Binary(asymmetric=True), fine=Float(repair=Center()), n_candidates=600
     ),
 }
+
+
+FAISS = {
+    "PQ": Faiss(factory="PQ6x4", repair=Center()),
+    "OPQ": Faiss(factory="OPQ4_16,PQ4x4", n_dims=20),
+    "RaBitQ": Faiss(factory="RaBitQ", repair=Center()),
+    "RaBitQ, rotated": Faiss(factory="RR,RaBitQ4"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAISS)
+def test_codec_of_faiss_keeps_its_promises(name: str) -> None:
+    pytest.importorskip("faiss")
+    check_codec(FAISS[name])
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -48,6 +48,7 @@ class Codec(BaseEstimator, ABC):
 
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[Codec]]] = {}
+    decodes: bool = True  # whether codes stand for rows; otherwise `decode` refuses them
 
     n_features_in_: int
     n_samples_seen_: int

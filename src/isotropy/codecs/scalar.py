@@ -16,7 +16,7 @@ from isotropy.errors import InputError, brief
 from isotropy.linalg import like
 from isotropy.stored import Field
 
-DEVIATIONS = {8: 6.0, 4: 2.6}  # half the coded range in standard deviations; see Notes
+DEVIATIONS = {8: 4.0, 4: 3.0}  # half the coded range in standard deviations; see Notes
 NARROWEST = 2.0**-20  # of a range: a dimension that does not vary
 
 
@@ -36,6 +36,14 @@ class Scalar(RepairedCodec):
         Lower end of the first cell.
     span_ : float32 array of shape (n_dims_,)
         The width of 255 or 15 cells, which is all but one.
+
+    Notes
+    -----
+    The ends are the smallest and largest value of a sample, but at most 4 (8 bits) or 3 (4 bits)
+    standard deviations from the mean. On sentence vectors, recall of the ten nearest rows was
+    highest there: in 4 bits, what lies beyond matters less than narrow cells, and in 8 bits only an
+    outlier may cost cells. Decoded rows are scaled to length one, which keeps more neighbours than
+    their plain product (in 4 bits 94 % instead of 91 %).
 
     Examples
     --------

@@ -65,9 +65,9 @@ def read(path: Any) -> Any:
         ) from error
 
 
-def apply(index: Any, rows: Rows) -> Rows:
-    """What the chain of an exported index makes of raw rows."""
-    for transform in _chain_of(index):
+def apply(index: Any, rows: Rows, n_transforms: int | None = None) -> Rows:
+    """What the chain of an exported index, or the first transforms of it, makes of raw rows."""
+    for transform in _chain_of(index)[:n_transforms]:
         rows = transform.apply(rows)
     return rows
 
