@@ -181,10 +181,10 @@ def parts(index: Any) -> tuple[Any, Any]:
     """(the rotation in front or None, the quantizer) of an index, which must be kept alive."""
     import faiss
 
-    index = faiss.downcast_index(index)
-    if not isinstance(index, faiss.IndexPreTransform):
-        return None, index
-    return faiss.downcast_VectorTransform(index.chain.at(0)), faiss.downcast_index(index.index)
+    found: Any = faiss.downcast_index(index)
+    if type(found) is not faiss.IndexPreTransform:
+        return None, found
+    return faiss.downcast_VectorTransform(found.chain.at(0)), faiss.downcast_index(found.index)
 
 
 def _place(inner: Any) -> Any:

@@ -51,6 +51,7 @@ def to_space(codec: RepairedCodec) -> list[Any]:
 def quantizer(codec: RepairedCodec) -> Any:
     """The index behind the transforms, empty and trained."""
     n, kinds = codec.n_dims_, faiss.ScalarQuantizer
+    index: Any
     match codec:
         case Scalar():
             kind = kinds.QT_8bit if codec.bits == 8 else kinds.QT_4bit
