@@ -184,7 +184,8 @@ def parts(index: Any) -> tuple[Any, Any]:
     found: Any = faiss.downcast_index(index)
     if type(found) is not faiss.IndexPreTransform:
         return None, found
-    return faiss.downcast_VectorTransform(found.chain.at(0)), faiss.downcast_index(found.index)
+    chain: Any = found.chain
+    return faiss.downcast_VectorTransform(chain.at(0)), faiss.downcast_index(found.index)
 
 
 def _place(inner: Any) -> Any:
