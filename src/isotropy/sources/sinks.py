@@ -148,6 +148,8 @@ class Sink(ChunkWriter):
         self.new.discard()
 
     def _cast(self, rows: NDArray[Any]) -> NDArray[Any]:
+        if self.dtype in CODES and rows.dtype != self.dtype:
+            raise InputError(f"codes must be {self.dtype}, got {rows.dtype}.")
         with np.errstate(over="ignore"):
             narrow = self.dtype == "bfloat16"
             cast = narrowed(rows) if narrow else rows.astype(self.dtype, copy=False)
