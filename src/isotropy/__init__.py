@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Any
 from isotropy._version import __version__
 
 if TYPE_CHECKING:
-    from isotropy import evidence, examples, export, losses, metrics, repairs, stats, tasks, testing
+    from isotropy import (
+        codecs,
+        evidence,
+        examples,
+        export,
+        losses,
+        metrics,
+        repairs,
+        stats,
+        tasks,
+        testing,
+    )
     from isotropy import report as report
+    from isotropy.codecs import load
     from isotropy.evidence import Advice, Comparison, Diagnosis, advise, compare, diagnose
     from isotropy.geometry import Geometry, measure
     from isotropy.layer_geometry import LayerGeometry, layers
@@ -26,12 +38,11 @@ if TYPE_CHECKING:
         ScoreCalibrator,
         Standardize,
         Whiten,
-        load,
     )
     from isotropy.sources import open as open  # not in __all__: it would hide the built-in
 
-MODULES = {"engines", "evidence", "examples", "export", "losses", "metrics", "models", "repairs"}
-MODULES |= {"report", "sources", "stats", "tasks", "testing"}
+MODULES = {"codecs", "engines", "evidence", "examples", "export", "losses", "metrics", "models"}
+MODULES |= {"repairs", "report", "sources", "stats", "tasks", "testing"}
 HOME = {  # name: the module it comes from
     **dict.fromkeys(("Advice", "Comparison", "Diagnosis"), "evidence"),
     **dict.fromkeys(("advise", "compare", "diagnose"), "evidence"),
@@ -40,7 +51,8 @@ HOME = {  # name: the module it comes from
     **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors"), "models"),
     **dict.fromkeys(("embeddings", "open_encoder"), "models"),
     **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
-    **dict.fromkeys(("PerGroup", "ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
+    **dict.fromkeys(("PerGroup", "ScoreCalibrator", "Standardize", "Whiten"), "repairs"),
+    "load": "codecs",
     "open": "sources",
 }
 
@@ -78,6 +90,7 @@ __all__ = [
     "Whiten",
     "__version__",
     "advise",
+    "codecs",
     "compare",
     "diagnose",
     "embeddings",

@@ -69,9 +69,21 @@ def test_bfloat16_stays_in_safetensors_and_widens_elsewhere(tmp_path, X):
 
 
 def test_whole_numbers_are_written_as_floats(tmp_path, X):
-    with open_sink(tmp_path / "x.npy", 5, "int8") as sink:
+    with open_sink(tmp_path / "x.npy", 5, "int16") as sink:
         sink.write(X)
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+
+
+def test_codes_are_written_as_they_are_and_rows_are_not_cut_to_codes(tmp_path, X):
+    codes = np.arange(10, dtype=np.int8).reshape(2, 5)
+    with open_sink(tmp_path / "x.npy", 5, "int8") as sink:
+        sink.write(codes)
+    assert np.load(tmp_path / "x.npy").dtype == np.int8
+    with (
+        pytest.raises(InputError, match="codes must be int8, got float"),
+        open_sink(tmp_path / "y.npy", 5, "int8") as sink,
+    ):
+        sink.write(X)
 
 
 @pytest.mark.parametrize("which", ["parquet", "arrow stream", "csv", "csv lists", "jsonl", "glove"])

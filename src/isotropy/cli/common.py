@@ -19,6 +19,7 @@ import typer
 from typer import Argument, Option
 
 from isotropy import specs
+from isotropy.codecs import Codec
 from isotropy.engines import Engine, named, using
 from isotropy.errors import InputError, public, warn
 from isotropy.models import Texts, open_texts
@@ -146,7 +147,7 @@ RepairArgument = Annotated[
     Path,
     Argument(
         metavar="REPAIR",
-        help="Saved repair: a file written by `repair --save` or `advise --save`.",
+        help="Saved repair (from `repair --save` or `advise --save`), or a saved codec.",
         show_default=False,
     ),
 ]
@@ -310,8 +311,8 @@ def origin_of(source: Source, given: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def warn_of_origin(caller: str, declared: dict[str, Any], fitted: Repair) -> None:
-    """Warn if vectors of this origin differ from those that the repair was fitted on."""
+def warn_of_origin(caller: str, declared: dict[str, Any], fitted: Repair | Codec) -> None:
+    """Warn if vectors of this origin differ from those that something was fitted on."""
     differs = origin_warning(Origin.from_dict(declared), fitted.origin_)
     if differs is not None:
         warn(f"{caller}: {differs}")

@@ -10,8 +10,9 @@ import typer
 from typer import Option
 
 from isotropy.cli import common
+from isotropy.codecs import Codec, load
 from isotropy.errors import InputError, warn
-from isotropy.repairs import check_target, load
+from isotropy.repairs import check_target
 from isotropy.sources import guard
 from isotropy.writing import atomic_write, write_errors
 
@@ -60,6 +61,7 @@ NEEDS_MODEL = (Target.SENTENCE_TRANSFORMERS, Target.STATIC, Target.MTEB)
 @common.command(
     "isotropy export repair.safetensors --to onnx --out repair.onnx --verify",
     "isotropy export repair.safetensors --to faiss --index HNSW32,Flat --out empty.faiss",
+    "isotropy export codec.safetensors --to faiss --out empty.faiss --verify",
 )
 def export(
     repair: common.RepairArgument,
@@ -83,12 +85,12 @@ def export(
     ] = False,
     overwrite: common.OverwriteOption = False,
 ) -> None:
-    """Write a saved repair into the tool that makes or keeps your vectors.
+    """Write a saved repair, or a codec, into the tool that makes or keeps your vectors.
 
     \b
     sentence-transformers  a copy of --model whose encode returns repaired vectors
     static                 a copy of a static model with a repaired table
-    faiss                  an index that repairs what is added and what is asked
+    faiss                  an index that repairs, or codes, what is added and what is asked
     onnx                   a graph from vectors to repaired vectors
     torch                  a program for torch.export.load, from vectors to repaired vectors
     mteb                   a script that evaluates --model with the repair
@@ -109,6 +111,9 @@ def export(
         {"--out": out}, {"REPAIR": repair, "--model": model, "--index": index}, overwrite=overwrite
     )
     fitted = load(repair)
+    if isinstance(fitted, Codec) and (to != Target.FAISS or normalize):
+        given = "--normalize, which codes need not" if normalize else f"--to {to}"
+        raise InputError(f"a codec can be exported only with --to faiss, got {given}.")
     if normalize:
         fitted.set_params(normalize=True)
     common.offline_unless_reached(model)

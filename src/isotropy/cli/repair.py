@@ -15,14 +15,13 @@ import typer
 from typer import Option
 
 from isotropy.cli import common
+from isotropy.codecs import Codec, load, load_with_header
 from isotropy.errors import InputError, RepairFileError, one_line, warn, without_secrets
 from isotropy.repairs import (
     Origin,
     PerGroup,
     Repair,
     check_target,
-    load,
-    load_with_header,
     open_target,
 )
 from isotropy.sources import Excerpt, Source, as_source, guard, listed
@@ -138,8 +137,8 @@ def repair(
     common.say_left_out(rows.n_samples - fitted.n_samples_seen_)
 
 
-def write(fitted: Repair, rows: Source, out: str, overwrite: bool, **grouping: str) -> int:
-    """Write the repaired rows and say so; returns the number of rows left out."""
+def write(fitted: Repair | Codec, rows: Source, out: str, overwrite: bool, **grouping: str) -> int:
+    """Write the repaired rows or codes and say so; returns the number of rows left out."""
     n_skipped = fitted.write(rows, out, overwrite=overwrite, **grouping)
     if not is_stream(out):
         written = as_source(out)
@@ -162,6 +161,7 @@ def made(name: str, params: dict[str, Any]) -> Repair:
 @common.command(
     "isotropy apply repair.safetensors new.npy --out fixed.npy",
     "isotropy apply repair.safetensors corpus/ --column vector --out fixed",
+    "isotropy apply codec.safetensors new.npy --out codes.npy",
     "isotropy apply repair.safetensors - --out - --format jsonl < new.jsonl > fixed.jsonl",
 )
 def apply(
@@ -178,7 +178,9 @@ def apply(
     ] = None,
     options: common.SourceOptions,
 ) -> None:
-    """Apply a saved repair to the vectors in SOURCE.
+    """Apply a saved repair or codec to the vectors in SOURCE.
+
+    A codec writes the codes of the repaired vectors: a .npy file of uint8 or int8, for one.
 
     Rows keep their order, and the output file appears only when it is complete. You are warned if
     SOURCE comes from another model than the vectors the repair was fitted on, if a sample of it has
@@ -207,15 +209,18 @@ def apply(
     with options.running():
         n_skipped = write(fitted, rows, out, overwrite, **grouping)
     common.say_left_out(n_skipped)
-    warn_if_unlike(fitted, rows)
+    if isinstance(fitted, Repair):
+        warn_if_unlike(fitted, rows)
 
 
 def apply_to_stream(
-    fitted: Repair, format: str, options: common.SourceOptions, origin: list[str] | None
+    fitted: Repair | Codec, format: str, options: common.SourceOptions, origin: list[str] | None
 ) -> None:
     """Repair standard input, batch by batch, and write it to standard output."""
     from isotropy.sources import streams
 
+    if isinstance(fitted, Codec):
+        raise InputError("REPAIR must not be a codec for standard input. Name files instead of -.")
     if isinstance(fitted, PerGroup):
         raise InputError("REPAIR must have no groups for standard input. Name files instead of -.")
     if options.engine != "local":
@@ -244,7 +249,7 @@ def apply_to_stream(
         warn_if_unlike(fitted, first, n_seen)
 
 
-def expect_grouping(fitted: Repair, group_column: str | None) -> None:
+def expect_grouping(fitted: Repair | Codec, group_column: str | None) -> None:
     """Raise unless a column of groups is given just where the repair has groups."""
     if isinstance(fitted, PerGroup) and group_column is None:
         known = listed(list(fitted.repairs_), 5)
@@ -259,8 +264,8 @@ def expect_grouping(fitted: Repair, group_column: str | None) -> None:
         )
 
 
-def loaded(repair: Path, source: str, command: str = "apply") -> Repair:
-    """The saved repair, with a hint if the two arguments were swapped."""
+def loaded(repair: Path, source: str, command: str = "apply") -> Repair | Codec:
+    """The saved repair or codec, with a hint if the two arguments were swapped."""
     try:
         return load(repair)
     except RepairFileError as error:
@@ -298,11 +303,14 @@ def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) ->
             )
 
 
-@common.command("isotropy show repair.safetensors", "isotropy show repair.safetensors --json")
+@common.command("isotropy show repair.safetensors", "isotropy show codec.safetensors --json")
 def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> None:
-    """Describe a saved repair: what it is, what it was fitted on, how to apply it."""
+    """Describe a saved repair or codec: what it is, what it was fitted on, how to apply it."""
     fitted, header = load_with_header(repair)
     file = shlex.quote(str(repair))
+    if isinstance(fitted, Codec):
+        show_codec(fitted, header, file, as_json)
+        return
     of_tokens = f"isotropy embed MODEL TEXTS --repair {file} --out fixed.parquet"
     of_rows = f"isotropy apply {file} vectors.npy --out fixed.npy"
     if isinstance(fitted, PerGroup):
@@ -332,6 +340,40 @@ def show(repair: common.RepairArgument, as_json: common.JsonOption = False) -> N
         "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
         "apply it": found["apply"],
     }
+    say_lines(lines)
+
+
+def show_codec(fitted: Codec, header: dict[str, Any], file: str, as_json: bool) -> None:
+    """Describe a codec: what its codes are, and how large."""
+    found: dict[str, Any] = header | {
+        "dtype": fitted.dtype,
+        "n_columns": fitted.n_columns,
+        "n_bytes": fitted.n_bytes,
+        "n_bytes_stored": fitted.n_bytes_stored,
+        "apply": f"isotropy apply {file} vectors.npy --out codes.npy",
+    }
+    if as_json:
+        typer.echo(json_line(found))
+        return
+    in_memory = f"{fitted.n_bytes} in memory, {fitted.n_bytes_stored} stored"
+    same = fitted.n_bytes == fitted.n_bytes_stored
+    n_floats = 4 * found["n_features"]
+    say_lines(
+        {
+            "codec": " ".join(repr(fitted).split()),
+            "fitted on": f"{found['n_samples']:,} rows of {found['n_features']} dimensions",
+            "codes": f"{fitted.n_columns} columns of {fitted.dtype}",
+            "bytes": f"{fitted.n_bytes if same else in_memory}, instead of {n_floats} of float32",
+            "origin": str(fitted.origin_) or "not recorded",
+            "note": found["note"] or "none",
+            "saved": f"{found['time']} by isotropy {found['versions'].get('isotropy', 'unknown')}",
+            "apply it": found["apply"],
+        }
+    )
+
+
+def say_lines(lines: dict[str, str]) -> None:
+    """Print what there is, name by name."""
     for name, text in lines.items():
         if text:
             typer.echo(f"{name:9}  {one_line(text, LONGEST)}")

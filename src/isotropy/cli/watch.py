@@ -9,6 +9,8 @@ from typer import Option
 
 from isotropy.cli import common
 from isotropy.cli.repair import loaded
+from isotropy.errors import InputError
+from isotropy.repairs import Repair
 from isotropy.tables import json_line
 
 DRIFTED = 3  # exit code
@@ -42,6 +44,8 @@ def watch(
     divided by the variance of the fitted vectors: 0.25 is a mean that moved by half a deviation.
     """
     fitted = loaded(repair, source, "watch")
+    if not isinstance(fitted, Repair):
+        raise InputError("REPAIR must be a repair, got a codec. Save its repair_, and watch that.")
     rows = options.open(source)
     common.warn_of_origin("watch", common.origin_of(rows, origin), fitted)
     with options.running():

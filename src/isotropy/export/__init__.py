@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from isotropy.errors import needs, public
+from isotropy.codecs import Codec
+from isotropy.errors import InputError, needs, public
 from isotropy.export._sentence_transformers import first_new as expect_verifiable
 from isotropy.export._sentence_transformers import sentence_transformers
 from isotropy.export._static import static
@@ -16,7 +17,9 @@ from isotropy.repairs import Repair
 
 
 @public("export.faiss")
-def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool = False) -> Any:
+def faiss(
+    repair: Repair | Codec, index: Any = None, out: Any = None, *, overwrite: bool = False
+) -> Any:
     """A faiss index that takes raw vectors and raw queries, and compares repaired ones.
 
     The repair becomes a chain of CenteringTransform, LinearTransform and NormalizationTransform in
@@ -24,9 +27,10 @@ def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool
 
     Parameters
     ----------
-    repair : fitted repair
+    repair : fitted repair or codec
         Every repair but `ClusterRemoval`, `Flow`, and `ScaledCenter` without `normalize=True`.
-        Inner products are cosines if it ends with `normalize=True`.
+        Inner products are cosines if it ends with `normalize=True`. A codec becomes an empty index
+        that codes what is added; see Notes. It takes no `index`.
     index : faiss index, path or str, optional
         An index of raw vectors, which is read back, repaired and built again: same kind, metric,
         ids and parameters. It is not changed. Only Flat, HNSWFlat, IVFFlat, IDMap and IDMap2 hold
@@ -45,6 +49,12 @@ def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool
     -----
     With `ScaledCenter`, a row of zeros, which has no direction, gets that of the mean, negated.
 
+    `Scalar` becomes an IndexScalarQuantizer with the same cells; its products are those of decoded
+    rows that are not scaled to length one. `Binary` becomes an IndexLSH without rotation, whose
+    distances count differing bits, and with `asymmetric` an IndexScalarQuantizer of one bit
+    (QT_1bit_tqmse), whose products have the order of ours. `Float` becomes a flat index or one of
+    float16, and `Faiss` what its factory says. The repair must be one that faiss can run.
+
     Examples
     --------
     ::
@@ -55,8 +65,12 @@ def faiss(repair: Repair, index: Any = None, out: Any = None, *, overwrite: bool
         isotropy.export.faiss(repair, "documents.faiss", "repaired.faiss")
     """
     with needs("faiss", "faiss"):
-        from isotropy.export import _faiss
+        from isotropy.export import _faiss, _faiss_codecs
 
+    if isinstance(repair, Codec):
+        if index is not None:
+            raise InputError("index can't be used with a codec, which is an index. Leave it out.")
+        return _faiss_codecs.exported(repair, out, overwrite)
     return _faiss.exported(repair, index, out, overwrite)
 
 

@@ -64,9 +64,9 @@ def read(path: Any) -> Any:
         raise InputError(f"index must be a faiss index, but {quoted(path)} {error}") from error
 
 
-def apply(index: Any, rows: Rows) -> Rows:
-    """What the chain of an exported index makes of raw rows."""
-    for transform in transforms(index):
+def apply(index: Any, rows: Rows, n_transforms: int | None = None) -> Rows:
+    """What the chain of an exported index, or the first transforms of it, makes of raw rows."""
+    for transform in transforms(index)[:n_transforms]:
         rows = transform.apply(rows)
     return rows
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
+from isotropy.codecs import Codec
 from isotropy.errors import needs, public
 from isotropy.export._folders import local
 from isotropy.export._sentence_transformers import first_new
@@ -53,12 +54,13 @@ class Verified:
 
 
 @public("export.verify")
-def verify(repair: Repair, out: Any, to: str, model: Any = None, X: Any = None) -> Verified:
+def verify(repair: Repair | Codec, out: Any, to: str, model: Any = None, X: Any = None) -> Verified:
     """Run rows through what was exported, and compare them with `transform`.
 
     Parameters
     ----------
-    repair : Repair
+    repair : Repair or Codec
+        Of a codec, the rows that are coded are compared.
     out : path
         What was written.
     to : {"sentence-transformers", "static", "faiss", "onnx", "torch"}
@@ -68,6 +70,9 @@ def verify(repair: Repair, out: Any, to: str, model: Any = None, X: Any = None) 
         Rows to try [1,000 normal ones with the mean and covariance of the fitted rows, seed 0].
     """
     checks.choice(to, "to", TARGETS)
+    if isinstance(repair, Codec):
+        checks.choice(to, "to", ("faiss",))
+        return _verify_codec(repair, out, X)
     if to == "static":
         return compared(_table(out), repair.transform(_table(model)))
     rows = sample(repair) if X is None else np.asarray(X, dtype=np.float32)
@@ -79,6 +84,18 @@ def verify(repair: Repair, out: Any, to: str, model: Any = None, X: Any = None) 
     else:
         found = {"onnx": _of_onnx, "faiss": _of_faiss, "torch": _of_torch}[to](str(out), kept)
     return compared(np.asarray(found), wanted, len(rows) - len(kept))
+
+
+def _verify_codec(codec: Any, out: Any, X: Any) -> Verified:
+    first = codec.repair_ if codec.n_dims is None else codec.pca_
+    normal = np.random.default_rng(0).standard_normal((1000, codec.n_features_in_))
+    rows = normal.astype(np.float32) if first is None else sample(first)
+    rows = rows if X is None else np.asarray(X, dtype=np.float32)
+    with needs("faiss", "faiss"):
+        from isotropy.export import _faiss, _faiss_codecs
+
+    found = _faiss.apply(_faiss.read(out), rows, len(_faiss_codecs.to_space(codec)))
+    return compared(found, codec.space(rows))
 
 
 def compared(found: Rows, wanted: Rows, n_left_out: int = 0) -> Verified:

@@ -7,6 +7,7 @@ from isotropy.repairs.base import (
     load,
     load_with_header,
     open_target,
+    restored,
     with_parameters,
 )
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator

@@ -344,19 +344,25 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         level = level or self.level_
         if level:
             checks.choice(level, "level", LEVELS)
+        header = self.header() | {"note": note, "level": level}
+        if origin is not None:
+            header["origin"] = origin.to_dict()
+        files.write(path, header, self._tensors(), overwrite=overwrite)
+
+    def header(self) -> dict[str, Any]:
+        """The entries of the file besides the arrays, as plain values."""
         names = getattr(self, "feature_names_in_", None)
-        header = {
+        return {
             "method": self.name,
             "params": self.get_params(),
             "n_features": self.n_features_in_,
             "n_samples": self.n_samples_seen_,
             "feature_names": None if names is None else [str(name) for name in names],
-            "note": note,
-            "level": level,
-            "origin": (self.origin_ if origin is None else origin).to_dict(),
+            "note": "",
+            "level": self.level_,
+            "origin": self.origin_.to_dict(),
             "held_out": None if self.held_out_ is None else asdict(self.held_out_),
-        }
-        files.write(path, header | self._header(), self._tensors(), overwrite=overwrite)
+        } | self._header()
 
     def _header(self) -> dict[str, Any]:
         """Entries of the header besides those of every repair, or instead of them."""
@@ -632,10 +638,23 @@ def load(path: Any) -> Repair:
 
 def load_with_header(path: Any) -> tuple[Repair, dict[str, Any]]:
     """The repair that `load` returns, and the header of its file."""
-    known = Repair.by_name | Repair.trained_by_name | Repair.grouped_by_name
-    header, tensors = files.read(path, known)
+    header, tensors = files.read(path, known_repairs())
     with files.validated(path):
-        return known[header["method"]]._from_file(header, tensors), header
+        return restored(header, tensors), header
+
+
+def restored(header: Any, tensors: dict[str, NDArray[Any]]) -> Repair:
+    """The repair with this header and these arrays; raises an InputError if they are wrong."""
+    known = known_repairs()
+    method = files.expect(header, dict, "a repair", "an object").get("method")
+    return known[checks.choice(method, "the method of a repair", list(known))]._from_file(
+        header, tensors
+    )
+
+
+def known_repairs() -> dict[str, type[Repair]]:
+    """Every repair by its name."""
+    return Repair.by_name | Repair.trained_by_name | Repair.grouped_by_name
 
 
 def blockwise(

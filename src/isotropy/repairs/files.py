@@ -1,4 +1,4 @@
-"""One safetensors file per repair or calibrator: arrays, and a JSON header for the rest."""
+"""One safetensors file per repair, codec or calibrator: arrays, and a JSON header for the rest."""
 
 from __future__ import annotations
 
@@ -134,6 +134,17 @@ def other_kind(path: str) -> str | None:
     suffix = os.path.splitext(path)[1].lower()
     known = (words for mark, words in SIGNATURES.items() if start.startswith(mark))
     return next(known, f"a {suffix} file" if suffix in TEXTS else None)
+
+
+def holds(path: Any, kind: str) -> bool:
+    """Whether there is a safetensors file at the path that holds something of this kind."""
+    if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(paths.normal(path)):
+        return False
+    try:
+        with stored.open_safetensors(paths.normal(path)) as file:
+            return f"isotropy.{kind}" in file.metadata
+    except InputError:
+        return False
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
 from isotropy.sources.base import default_rows
 from isotropy.sources.files import ORIGIN, Column, File, FormatError, Matrix, Pieces, Place, listed
-from isotropy.sources.sinks import Sink
+from isotropy.sources.sinks import CODES, FLOATS, Sink
 
 BUFFER = 1 << 20  # bytes read at a time, so that no column is held as a whole
 
@@ -408,6 +408,7 @@ def _joined(parts: list[tuple[Matrix, pa.Table | None]]) -> tuple[Matrix, pa.Tab
 class ParquetSink(Sink):
     """A column of fixed-size lists beside the carried columns."""
 
+    dtypes = (*FLOATS, *CODES)
     writer: Any = None
 
     def _write(self, rows: NDArray[Any], carried: pa.Table | None) -> None:

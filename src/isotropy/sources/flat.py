@@ -31,7 +31,7 @@ from isotropy.sources.files import (
     Place,
     listed,
 )
-from isotropy.sources.sinks import Sink
+from isotropy.sources.sinks import CODES, FLOATS, Sink
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]  # shape, Fortran order, dtype
 
@@ -375,6 +375,8 @@ def _first_byte(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
 class NpySink(Sink):
     """One array; the header is written again when the number of rows is known."""
 
+    dtypes = (*FLOATS, *CODES)
+
     def _begin(self) -> None:
         """The length of the header does not depend on the number of rows: numpy pads it."""
         shape = (self.n_rows, self.n_features)
@@ -391,8 +393,9 @@ class SafetensorsSink(Sink):
     """One tensor, "embeddings"; the header has a known size and is written last."""
 
     HEADER = 192  # bytes, without the metadata
-    CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
-    dtypes = tuple(CODES)
+    NAMES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+    NAMES |= {"int8": "I8", "uint8": "U8"}
+    dtypes = tuple(NAMES)
 
     def _begin(self) -> None:
         self.metadata = {"__metadata__": {ORIGIN: self.origin}} if self.origin else {}
@@ -402,7 +405,7 @@ class SafetensorsSink(Sink):
     def _finish(self) -> None:
         n_bytes = self.file.tell() - 8 - self.header
         entry = {
-            "dtype": self.CODES[self.dtype],
+            "dtype": self.NAMES[self.dtype],
             "shape": [self.n_rows, self.n_features],
             "data_offsets": [0, n_bytes],
         }

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DRAWN = (".html", ".htm", ".svg", ".png", ".pdf")  # never read, wherever they are
+FLOATS = ("float16", "float32", "float64")
+CODES = ("int8", "uint8")
 SINKS = {  # suffix: (module, class)
     ".npy": ("flat", "NpySink"),
     ".parquet": ("columnar", "ParquetSink"),
@@ -69,7 +71,7 @@ class Sink(ChunkWriter):
     that is `part_of` a folder may stay empty, and messages name the folder.
     """
 
-    dtypes: ClassVar[tuple[str, ...]] = ("float16", "float32", "float64")
+    dtypes: ClassVar[tuple[str, ...]] = FLOATS
 
     def __init__(
         self,
@@ -147,6 +149,8 @@ class Sink(ChunkWriter):
         self.new.discard()
 
     def _cast(self, rows: NDArray[Any]) -> NDArray[Any]:
+        if self.dtype in CODES and rows.dtype != self.dtype:
+            raise InputError(f"codes must be {self.dtype}, got {rows.dtype}.")
         with np.errstate(over="ignore"):
             narrow = self.dtype == "bfloat16"
             cast = narrowed(rows) if narrow else rows.astype(self.dtype, copy=False)
@@ -181,7 +185,8 @@ def open_sink(
     n_features : int
     dtype : str, optional
         By default that of `like`, otherwise float32. Floats are kept, except that bfloat16
-        becomes float32 outside safetensors; integers become float32 or float64.
+        becomes float32 outside safetensors; the integers of `like` become float32 or float64.
+        int8 and uint8 are for codes, which .npy, Parquet and safetensors hold.
     like : Source, optional
         Source of the rows; Parquet keeps the name of its column.
     overwrite : bool
@@ -201,7 +206,7 @@ def open_sink(
         return opened
     target = output_path(path, name)
     suffix = os.path.splitext(target)[1].lower()
-    dtype = dtype or ("float32" if like is None else like.dtype)
+    dtype = dtype or ("float32" if like is None else floating(like.dtype))
     column = None if like is None else like.column
     made = json.dumps(origin) if origin else ""
     if not suffix:
@@ -222,6 +227,11 @@ def open_sink(
     n_rows = None if like is None else like.n_samples
     options: Any = {"column": column, "n_rows": n_rows, "overwrite": overwrite, "origin": made}
     return kind(target, n_features, dtype, **options)
+
+
+def floating(dtype: str) -> str:
+    """The dtype if it is floating, otherwise the one in which such rows are computed."""
+    return dtype if "float" in dtype else ("float64" if wide(dtype) else "float32")
 
 
 class PartsSink(ChunkWriter):

@@ -1,12 +1,13 @@
-"""Checks for authors of metrics, repairs, statistics and tasks; they need no test framework.
+"""Checks for authors of metrics, repairs, codecs, statistics and tasks.
 
-Each raises AssertionError, with the name of the check that failed, if its argument breaks what
-all metrics, repairs, statistics or tasks of the package promise.
+They need no test framework. Each raises AssertionError, with the name of the check that failed, if
+its argument breaks what all metrics, repairs, codecs, statistics or tasks of the package promise.
 """
 
+from isotropy.testing.codecs import check_codec
 from isotropy.testing.metrics import check_metric
 from isotropy.testing.repairs import check_repair
 from isotropy.testing.statistics import check_statistic
 from isotropy.testing.tasks import check_task
 
-__all__ = ["check_metric", "check_repair", "check_statistic", "check_task"]
+__all__ = ["check_codec", "check_metric", "check_repair", "check_statistic", "check_task"]

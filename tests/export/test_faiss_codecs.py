@@ -1,0 +1,104 @@
+"""faiss indexes that code what is added, against the codecs themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isotropy import export
+from isotropy.codecs import Binary, Faiss, Float, Rescored, Scalar
+from isotropy.errors import InputError
+from isotropy.repairs import Center, ClusterRemoval, Whiten
+
+from .elsewhere import LIMIT, generated, run_elsewhere
+
+faiss = pytest.importorskip("faiss")
+
+N, D = 1000, 32
+CODECS = {
+    "int8": Scalar(repair=Center()),
+    "int8-pca": Scalar(n_dims=20, truncate="pca"),
+    "int4": Scalar(bits=4, n_dims=17, repair=Center()),
+    "binary": Binary(repair=Center()),
+    "binary-median": Binary(threshold="median", n_dims=21),
+    "binary-float": Binary(asymmetric=True, repair=Whiten(power=0.5)),
+    "binary-float-median": Binary(asymmetric=True, threshold="median"),
+    "float32": Float(repair=Center()),
+    "float16": Float(half=True),
+    "pq": Faiss(factory="PQ8x4", repair=Center()),
+    "rabitq": Faiss(factory="RR,RaBitQ"),
+}
+SEARCH = """
+import os, faiss, numpy as np
+folder = sys.argv[1]
+X = np.load(f"{folder}/rows.npy")
+for name in os.listdir(folder):
+    if name.endswith(".faiss"):
+        index = faiss.read_index(f"{folder}/{name}")
+        np.save(f"{folder}/{name}.codes.npy", index.sa_encode(X))
+        index.add(X)
+        np.save(f"{folder}/{name}.scores.npy", index.search(X[:50], 10)[0])
+        np.save(f"{folder}/{name}.ids.npy", index.search(X[:50], 10)[1])
+"""
+
+
+def bits_of(codes, codec):
+    """The cells of our codes in faiss's layout."""
+    if isinstance(codec, Scalar) and codec.bits == 8:
+        return (codes.astype(np.int16) + 128).astype(np.uint8)
+    if isinstance(codec, Binary):
+        n = codec.n_dims_
+        return np.packbits(np.unpackbits(codes, axis=1, count=n), axis=1, bitorder="little")
+    return np.ascontiguousarray(codes).view(np.uint8)
+
+
+def products(codec, queries, codes):
+    """Scores in the order of faiss, which does not scale decoded rows to length one."""
+    if isinstance(codec, Scalar):
+        return codec.queries(queries) @ codec.values(codes).T
+    if isinstance(codec, Faiss) and codec.decodes:
+        return codec.queries(queries) @ codec.index().sa_decode(codes).T
+    return codec.scores(queries, codes)
+
+
+def test_the_file_codes_and_finds_rows_where_there_is_no_isotropy(tmp_path):
+    X = generated(2 * N, D, 1.0)
+    fitted = {name: codec.fit(X[:N]) for name, codec in CODECS.items()}
+    rows = X[N:]
+    np.save(tmp_path / "rows.npy", rows)
+    for name, codec in fitted.items():
+        export.faiss(codec, out=tmp_path / f"{name}.faiss")
+        assert export.verify(codec, tmp_path / f"{name}.faiss", to="faiss").largest < LIMIT
+    run_elsewhere(SEARCH, tmp_path)
+    for name, codec in fitted.items():
+        found = np.load(tmp_path / f"{name}.faiss.codes.npy")
+        wanted = bits_of(codec.encode(rows), codec)
+        assert found.shape == wanted.shape, name
+        if name not in ("float32", "float16", "rabitq"):  # floats differ in their last digits
+            assert (found != wanted).mean() < 1e-3, name
+        scores = products(codec, rows[:50], codec.encode(rows))
+        ids = np.load(tmp_path / f"{name}.faiss.ids.npy")
+        best = -np.sort(-scores, axis=1)[:, :10]
+        chosen = np.take_along_axis(scores, ids, axis=1)
+        apart = np.abs(chosen - best) > 2e-3  # by a value next to the end of its cell
+        assert apart.mean() < 0.01, name
+
+
+def test_bits_are_counted(tmp_path):
+    X = generated(N, D, 1.0)
+    codec = Binary(repair=Center()).fit(X)
+    index = export.faiss(codec)
+    index.add(X)
+    distances, ids = index.search(X[:20], 5)
+    scores = np.take_along_axis(codec.scores(X[:20], codec.encode(X)), ids, axis=1)
+    np.testing.assert_allclose(1 - 2 * distances / D, scores, atol=1e-6)
+
+
+def test_what_faiss_cannot_run_is_refused_in_one_line():
+    X = generated(N, D, 1.0)
+    with pytest.raises(InputError, match="Export its coarse_"):
+        export.faiss(Rescored().fit(X))
+    with pytest.raises(InputError, match="index can't be used with a codec"):
+        export.faiss(Binary().fit(X), "HNSW32,Flat")
+    with pytest.raises(TypeError, match="has a map for every cluster"):
+        export.faiss(Binary(repair=ClusterRemoval(n_clusters=3)).fit(X))
