@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from isotropy.repairs import (
         AllButTheTop,
         Center,
+        Chain,
         ClusterRemoval,
         PerGroup,
+        Rotate,
         ScaledCenter,
         ScoreCalibrator,
         Standardize,
@@ -41,6 +43,7 @@ HOME = {  # name: the module it comes from
     **dict.fromkeys(("embeddings", "open_encoder"), "models"),
     **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
     **dict.fromkeys(("PerGroup", "ScoreCalibrator", "Standardize", "Whiten", "load"), "repairs"),
+    **dict.fromkeys(("Chain", "Rotate"), "repairs"),
     "open": "sources",
 }
 
@@ -63,6 +66,7 @@ __all__ = [
     "Advice",
     "AllButTheTop",
     "Center",
+    "Chain",
     "ClusterRemoval",
     "Comparison",
     "Diagnosis",
@@ -72,6 +76,7 @@ __all__ = [
     "KeyedVectors",
     "LayerGeometry",
     "PerGroup",
+    "Rotate",
     "ScaledCenter",
     "ScoreCalibrator",
     "Standardize",
