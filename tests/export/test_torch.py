@@ -23,6 +23,7 @@ def test_it_is_transform_where_isotropy_is_missing(tmp_path, shift):
     X = generated(1000, 24, shift)
     repairs = fitted(X)
     names = ["center", "scaled-center", "whiten-unit", "whiten-pca", "cluster-removal"]
+    names += ["rotate", "center-rotate", "cluster-rotate-unit", "unit-rotate"]
     np.save(tmp_path / "rows.npy", X)
     for name in names:
         export.torch(repairs[name], tmp_path / f"{name}.pt2")
