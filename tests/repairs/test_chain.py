@@ -193,3 +193,11 @@ def test_what_is_no_list_of_repairs_is_refused(repairs, message, X):
 def test_a_parameter_that_the_rows_do_not_allow_is_refused(X):
     with pytest.raises(InputError, match=r"^Chain: n_components must be an integer in \[1, 8\]"):
         Chain([Center(), Whiten(n_components=20)]).fit(X)
+
+
+def test_neighbouring_affine_steps_are_one_matrix(X):
+    repairs = [Center(), Whiten(), Center(normalize=True), Rotate(), Standardize()]
+    steps = Chain([Chain(repairs), Rotate("random")]).fit(X).steps()
+    kinds = [type(step).__name__ for step in steps]
+    assert kinds == ["Subtract", "Multiply", "Normalize", "Multiply", "Add"]
+    assert [type(step).__name__ for step in Chain([Rotate()]).fit(X).steps()] == ["Multiply"]

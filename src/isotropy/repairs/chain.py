@@ -13,11 +13,11 @@ from sklearn.base import clone
 from isotropy import checks, linalg
 from isotropy.checks import Array
 from isotropy.engines import Checkpoint
-from isotropy.errors import InputError, NotAffineError, brief, public
+from isotropy.errors import InputError, brief, public
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.base import Invertible, Repair, ungrouped
-from isotropy.repairs.steps import Step
+from isotropy.repairs.steps import Step, folded
 from isotropy.repairs.trained import LearnedLayer
 from isotropy.sources import MappedSource, Source
 
@@ -156,10 +156,8 @@ class Chain(Invertible):
         return matrix, bias
 
     def own_steps(self) -> list[Step]:
-        try:
-            return super().own_steps()
-        except NotAffineError:
-            return [step for repair in self.repairs_ for step in repair.steps()]
+        steps = [step for repair in self.repairs_ for step in repair.steps()]
+        return folded(steps, getattr(self.moments_, "mean", None))
 
     @property
     def _n_features_out(self) -> int:
