@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from isotropy.repairs import (
         AllButTheTop,
         Center,
+        Chain,
         ClusterRemoval,
         PerGroup,
+        Rotate,
         ScaledCenter,
         ScoreCalibrator,
         Standardize,
@@ -53,6 +55,7 @@ HOME = {  # name: the module it comes from
     **dict.fromkeys(("AllButTheTop", "Center", "ClusterRemoval", "ScaledCenter"), "repairs"),
     **dict.fromkeys(("PerGroup", "ScoreCalibrator", "Standardize", "Whiten"), "repairs"),
     "load": "codecs",
+    **dict.fromkeys(("Chain", "Rotate"), "repairs"),
     "open": "sources",
 }
 
@@ -75,6 +78,7 @@ __all__ = [
     "Advice",
     "AllButTheTop",
     "Center",
+    "Chain",
     "ClusterRemoval",
     "Comparison",
     "Diagnosis",
@@ -84,6 +88,7 @@ __all__ = [
     "KeyedVectors",
     "LayerGeometry",
     "PerGroup",
+    "Rotate",
     "ScaledCenter",
     "ScoreCalibrator",
     "Standardize",

@@ -24,6 +24,10 @@ REPAIRS = {
     "whiten": lambda: isotropy.Whiten(),
     "pca": lambda: isotropy.Whiten(method="pca", n_components=3),
     "cluster-removal": lambda: isotropy.ClusterRemoval(2, 2),
+    "rotate": lambda: isotropy.Rotate(),
+    "hadamard": lambda: isotropy.Rotate("hadamard"),
+    "chain": lambda: isotropy.Chain([isotropy.Center(), isotropy.Rotate()]),
+    "nested": lambda: isotropy.Chain([isotropy.Chain([isotropy.Whiten("pca", n_components=3)])]),
 }
 CALIBRATOR = "calibrator"
 

@@ -366,7 +366,7 @@ def test_a_repair_whose_rows_would_not_be_finite_writes_none(folder, refused, ca
 
 
 LOADED = ["center", "standardize", "scaled-center", "all-but-the-top", "whiten", "pca"]
-LOADED += ["cluster-removal"]
+LOADED += ["cluster-removal", "rotate", "hadamard", "chain", "nested"]
 
 
 @pytest.mark.parametrize("name", LOADED)

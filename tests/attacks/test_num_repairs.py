@@ -7,7 +7,16 @@ import pytest
 from safetensors.numpy import load_file
 
 import isotropy
-from isotropy import AllButTheTop, Center, ClusterRemoval, ScaledCenter, Standardize, Whiten
+from isotropy import (
+    AllButTheTop,
+    Center,
+    Chain,
+    ClusterRemoval,
+    Rotate,
+    ScaledCenter,
+    Standardize,
+    Whiten,
+)
 from isotropy.errors import InputError
 from isotropy.stats import Moments
 
@@ -20,8 +29,11 @@ REPAIRS = {
     "whiten": Whiten(),
     "whiten by pca": Whiten("pca", n_components=3),
     "normalised": Center(normalize=True),
+    "rotate": Rotate(),
+    "center, rotate": Chain([Center(), Rotate("hadamard")]),
 }
 EQUIVARIANT = {"center", "scaled-center", "all-but-the-top", "cluster-removal"}
+EQUIVARIANT |= {"rotate", "center, rotate"}
 SCALES = [
     *(("float32", k) for k in (-120, -80, -40, 60, 100, 124)),
     *(("float64", k) for k in (-1000, -600, -300, 300, 600, 1000)),
@@ -50,7 +62,9 @@ def test_a_repair_of_rows_times_a_power_of_two_is_the_same_repair(name, dtype, p
     np.testing.assert_allclose(found, expected, rtol=0, atol=close)
 
 
-@pytest.mark.parametrize("name", ["center", "scaled-center", "standardize", "whiten"])
+@pytest.mark.parametrize(
+    "name", ["center", "scaled-center", "standardize", "whiten", "center, rotate"]
+)
 @pytest.mark.parametrize(("dtype", "power"), SCALES)
 def test_the_way_back_is_right_too(name, dtype, power):
     X = np.ldexp(rows(dtype), power)

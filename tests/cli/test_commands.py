@@ -40,6 +40,10 @@ METHODS = {  # name: (options, the same in Python)
         ("--whitening", "pca", "--n-components", 5, "--power", 0.5, "--eps", 0.01),
         isotropy.Whiten("pca", n_components=5, power=0.5, eps=0.01),
     ),
+    "rotate": (
+        ("--rotation", "hadamard", "--seed", 2, "--normalize"),
+        isotropy.Rotate("hadamard", seed=2, normalize=True),
+    ),
 }
 
 
@@ -176,7 +180,20 @@ def test_repair_equals_the_same_in_python(path, X, tmp_path, method):
 
 
 def test_every_method_is_tested_here():
-    assert METHODS.keys() == Repair.by_name.keys()
+    assert METHODS.keys() == {*Repair.by_name, "rotate"}
+
+
+def test_several_methods_are_one_repair(path, X, tmp_path):
+    out, saved = tmp_path / "fixed.npy", tmp_path / "r"
+    line = ("repair", path, "--method", "center, whiten,rotate", "--power", 0.5, "--seed", 3)
+    done(*line, "--normalize", "--out", out, "--save", saved)
+    repairs = [isotropy.Center(), isotropy.Whiten(power=0.5), isotropy.Rotate(seed=3)]
+    expected = isotropy.Chain(repairs, normalize=True).fit(X)
+    np.testing.assert_allclose(np.load(out), expected.transform(X), atol=1e-5)
+    assert str(isotropy.load(saved)) == str(expected)
+    shown = done("show", saved)
+    assert "chain(repairs=[center(normalize=False), whiten(" in shown
+    assert json.loads(done("show", saved, "--json"))["params"]["repairs"][2]["method"] == "rotate"
 
 
 def test_other_columns_survive_a_repair(X, tmp_path):
@@ -210,6 +227,11 @@ def test_wrong_combinations_are_refused_before_anything_is_written(path, saved, 
     assert "--n-clusters can't be used with" in refused(*line, "center", "--n-clusters", 3, *kept)
     assert "--whitening can't be used with" in refused(*line, "center", "--whitening", "pca", *kept)
     assert "--seed can't be used with" in refused(*line, "whiten", "--seed", 3, *kept)
+    assert "--rotation can't be used with" in refused(*line, "whiten", "--rotation", "itq", *kept)
+    assert "--method must be one of 'center'" in refused(*line, "center,turn", *kept)
+    assert "--method must be one of 'center'" in refused(*line, "", *kept)
+    both = (*line, "all-but-the-top,whiten", "--n-components", 2, *kept)
+    assert "--n-components must be for one repair, got 2 that have it" in refused(*both)
     assert "side must be one of" in refused(*line, "all-but-the-top", "--side", "left", *kept)
     assert "must end in one of" in refused(*line, "center", "--out", tmp_path / "x.doc", *kept)
     assert "existing folder" in refused(*line, "center", "--out", tmp_path / "no" / "x.npy", *kept)

@@ -134,6 +134,7 @@ def completed(*words):
         (("measure", "x.npy", "--metrics", "isoscore,mean_c"), ["isoscore,mean_cosine"]),
         (("measure", "x.npy", "--metrics", "loc"), []),  # has an option of its own
         (("repair", "x.npy", "--method", "w"), ["whiten"]),
+        (("repair", "x.npy", "--method", "center,r"), ["center,rotate"]),
         (("repair", "x.npy", "--whitening", "z"), ["zca"]),
         (("repair", "x.npy", "--engine", "d"), ["dask"]),
         (("compare", "x.npy", "--repairs", "c"), [n for n in Repair.by_name if n[0] == "c"]),

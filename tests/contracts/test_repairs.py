@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import isotropy
 from isotropy.errors import NotAffineError
-from isotropy.repairs import ClusterRemoval, Flow, Repair
+from isotropy.repairs import Chain, ClusterRemoval, Flow, Repair
 from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.testing import check_repair
 from isotropy.testing.repairs import REPAIR_CHECKS, fitted, rows
@@ -23,11 +23,16 @@ REPAIRS = [
     isotropy.Whiten(power=0.5, shrinkage=0.1),
     *(cls(normalize=True) for cls in Repair.by_name.values() if cls is not ClusterRemoval),
     isotropy.ClusterRemoval(4, 2, normalize=True),
+    *(isotropy.Rotate(method) for method in ("itq", "random", "hadamard")),
+    isotropy.Rotate(normalize=True),
+    isotropy.Chain([isotropy.Center(), isotropy.Rotate()]),
+    isotropy.Chain([isotropy.Center(normalize=True), isotropy.ClusterRemoval(4, 2)]),
+    isotropy.Chain([isotropy.Whiten("pca", n_components=2), isotropy.Center()], normalize=True),
 ]
 if find_spec("torch"):  # LearnedLayer needs labels: its contract is in tests/repairs
     small = {"n_steps": 1, "hidden": 8, "batch_size": 100}
     REPAIRS += [Flow(n_levels=2, **small), Flow(n_levels=1, normalize=True, **small)]
-AFFINE = ("center", "standardize", "all-but-the-top", "whiten")
+AFFINE = ("center", "standardize", "all-but-the-top", "whiten", "rotate")
 
 pytestmark = pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
 each_repair = pytest.mark.parametrize("repair", REPAIRS, ids=str)
@@ -35,7 +40,8 @@ each_repair = pytest.mark.parametrize("repair", REPAIRS, ids=str)
 
 def excused(estimator):
     """Checks that fail; 27 clusters of scikit-learn's few rows are the rows, however seeded."""
-    seeded_by_row = isinstance(estimator, ClusterRemoval) and estimator.n_clusters < 27
+    last = estimator.repairs[-1] if isinstance(estimator, Chain) else estimator
+    seeded_by_row = isinstance(last, ClusterRemoval) and last.n_clusters < 27
     if seeded_by_row or isinstance(estimator, Flow):
         reason = "clusters are seeded by row, as in scikit-learn's KMeans, and so are batches"
         return {
@@ -66,7 +72,8 @@ def test_repair(repair, check):
 def test_those_that_can_be_affine_inverted_and_merged_are(repair):
     repair = fitted(repair)
     assert hasattr(repair, "partial_fit") == isinstance(repair, SummedRepair)
-    invertible = isinstance(repair, Invertible) and not repair.normalize
+    parts = getattr(repair, "repairs_", [repair])
+    invertible = all(isinstance(one, Invertible) and not one.normalize for one in [repair, *parts])
     assert hasattr(repair, "inverse_transform") == invertible
     assert repair.is_affine or repair.name not in AFFINE or repair.normalize
     if repair.is_affine:

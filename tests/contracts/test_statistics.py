@@ -14,6 +14,7 @@ RANDOM = np.random.default_rng(4)
 SETTINGS = {
     "basis": np.linalg.qr(RANDOM.standard_normal((N_FEATURES, N_FEATURES)))[0],
     "centroids": RANDOM.standard_normal((3, N_FEATURES)) * 2,
+    "rotation": np.linalg.qr(RANDOM.standard_normal((N_FEATURES, N_FEATURES)))[0],
     "size": 17,
 }
 OTHER_SETTINGS = {
@@ -22,6 +23,7 @@ OTHER_SETTINGS = {
     "size": 18,
     "seed": 1,
     "center": np.ones(N_FEATURES),
+    "rotation": np.eye(N_FEATURES),
 }
 OWN_SETTINGS = {Projections: {"basis": SETTINGS["basis"][:, :2]}}  # all of it leaves no rest
 KINDS = [kind for kind in map(stats.__dict__.get, stats.__all__) if kind is not Statistic]

@@ -14,7 +14,7 @@ from isotropy.evidence.spaces import (
     default_candidates,
     search_grid,
 )
-from isotropy.repairs import PerGroup, Repair
+from isotropy.repairs import Chain, PerGroup, Repair, Rotate
 from isotropy.tasks import CSLS, LocalScaling
 
 BOTH = ("token", "sentence")
@@ -211,6 +211,13 @@ def test_the_references_are_themselves():
         Whiten(power=0.5).fit(X).transform(X),
     )
     assert isinstance(Candidate("center").make().fit(X), Center)
+
+
+@pytest.mark.parametrize("repair", [Rotate(), Chain([Center(), Rotate()])])
+def test_a_repair_that_keeps_cosines_is_refused(repair):
+    with pytest.raises(InputError, match=f"must be one of .*, got {type(repair).__name__}"):
+        as_candidate(repair, ("sentence",))
+    assert not {"rotate", "chain"} & {c.method for c in default_candidates(BOTH)}
 
 
 def test_a_repair_of_groups_is_refused():

@@ -24,8 +24,12 @@ REPAIRS = {
     "whiten": repairs.Whiten(eps=0.01),  # tiny models have a direction without variance
     "whiten, pca": repairs.Whiten(method="pca", n_components=5),
     "cluster-removal": repairs.ClusterRemoval(3, 1),
+    "rotate": repairs.Rotate(),
+    "center, rotate": repairs.Chain([repairs.Center(), repairs.Rotate("hadamard")]),
+    "clusters, rotate": repairs.Chain([repairs.ClusterRemoval(3, 1), repairs.Rotate()]),
 }
-AFFINE = [name for name in REPAIRS if name not in ("scaled-center", "cluster-removal")]
+CURVED = ("scaled-center", "cluster-removal", "clusters, rotate")
+AFFINE = [name for name in REPAIRS if name not in CURVED]
 
 
 def fitted(name, X, normalize=False):
@@ -120,6 +124,7 @@ def off(found, wanted):
 
 def clear(repair, X):
     """Rows that are not nearly as near to a second centre as to their own."""
+    repair = getattr(repair, "repairs_", [repair])[0]
     if not hasattr(repair, "cluster_centers_"):
         return np.full(len(X), True)
     apart = np.square(X[:, None].astype(np.float64) - repair.cluster_centers_).sum(2)

@@ -73,6 +73,10 @@ def fitted(X: np.ndarray) -> dict[str, repairs.Repair]:
         "whiten": repairs.Whiten(),
         "whiten-pca": repairs.Whiten(method="pca", n_components=X.shape[1] // 3),
         "cluster-removal": repairs.ClusterRemoval(5, 2),
+        "rotate": repairs.Rotate(),
+        "center-rotate": repairs.Chain([repairs.Center(), repairs.Rotate("hadamard")]),
+        "cluster-rotate": repairs.Chain([repairs.ClusterRemoval(5, 2), repairs.Rotate()]),
+        "unit-rotate": repairs.Chain([repairs.Center(normalize=True), repairs.Rotate()]),
     }
     found = {name: repair.fit(X) for name, repair in plain.items()}
     if find_spec("torch"):
@@ -89,6 +93,7 @@ def learned_layer(X: np.ndarray) -> repairs.LearnedLayer:
 
 def decided(repair: repairs.Repair, X: np.ndarray) -> np.ndarray:
     """Which rows are not nearly equidistant from two clusters."""
+    repair = getattr(repair, "repairs_", [repair])[0]
     if not isinstance(repair, repairs.ClusterRemoval) or repair.n_clusters_ == 1:
         return np.ones(len(X), bool)
     gaps = X[:, None].astype(np.float64) - repair.cluster_centers_

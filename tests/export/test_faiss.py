@@ -14,7 +14,13 @@ from .elsewhere import LIMIT, fitted, generated, largest_difference, run_elsewhe
 faiss = pytest.importorskip("faiss")
 
 N, D = 1000, 32
-REFUSED = ("scaled-center", "cluster-removal", "cluster-removal-unit")
+REFUSED = (
+    "scaled-center",
+    "cluster-removal",
+    "cluster-removal-unit",
+    "cluster-rotate",
+    "cluster-rotate-unit",
+)
 TIE = 2e-5
 APPLY = """
 import os, faiss, numpy as np

@@ -33,6 +33,7 @@ def check_elsewhere(repairs, X, folder):
 def test_it_is_transform_where_isotropy_is_missing(tmp_path, shift):
     X = generated(1000, 24, shift)
     names = ["center", "scaled-center", "whiten-unit", "whiten-pca", "cluster-removal"]
+    names += ["rotate", "center-rotate", "cluster-rotate-unit", "unit-rotate"]
     found = fitted(X)
     check_elsewhere({name: found[name] for name in names}, X, tmp_path)
 

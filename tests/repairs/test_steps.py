@@ -38,6 +38,9 @@ def fitted(shift: float) -> list[repairs.Repair]:
         repairs.Whiten(),
         repairs.Whiten(method="pca", n_components=5),
         repairs.ClusterRemoval(3, 2),
+        repairs.Rotate(),
+        repairs.Chain([repairs.Center(), repairs.Rotate("hadamard")]),
+        repairs.Chain([repairs.Center(normalize=True), repairs.Whiten(), repairs.Rotate()]),
     ]
     found = [repair.fit(X) for repair in plain]
     return found + [copy.copy(one).set_params(normalize=True) for one in found]

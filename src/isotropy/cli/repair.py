@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +12,16 @@ import numpy as np
 import typer
 from typer import Option
 
+from isotropy import checks
 from isotropy.cli import common
 from isotropy.codecs import Codec, load, load_with_header
 from isotropy.errors import InputError, RepairFileError, one_line, warn, without_secrets
 from isotropy.repairs import (
+    Chain,
     Origin,
     PerGroup,
     Repair,
+    Rotate,
     check_target,
     open_target,
 )
@@ -34,7 +35,8 @@ OUT_HELP = (
     f"File for the repaired vectors: {common.VECTOR_FILES}, which --engine dask needs. "
     f"{common.NEW_COLUMN}"
 )
-RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # type: ignore[misc]
+METHODS = [*Repair.by_name, Rotate.name]
+OF_ONE = {"whitening": "whiten", "rotation": "rotate"}  # options that are `method` of one repair
 
 
 @common.command(
@@ -43,11 +45,20 @@ RepairName = StrEnum("RepairName", {name: name for name in Repair.by_name})  # t
     "isotropy repair vectors.parquet --method whiten --power 0.5 --out fixed.parquet",
     "isotropy repair vectors.parquet --method center --group-column language "
     "--save repair.safetensors",
+    "isotropy repair vectors.npy --method center,rotate --save repair.safetensors",
 )
 def repair(
     source: common.SourceArgument,
     *,
-    method: Annotated[RepairName, Option(help="The repair to fit.", show_default=False)],
+    method: Annotated[
+        str,
+        Option(
+            help=f"The repair to fit: {', '.join(METHODS)}. Several, separated by commas, are "
+            "fitted one after another and saved as one.",
+            show_default=False,
+            autocompletion=common.among(*METHODS),
+        ),
+    ],
     out: Annotated[str | None, Option(help=OUT_HELP)] = None,
     save: Annotated[
         Path | None, Option(help="File for the fitted repair, to be used with `apply`.")
@@ -80,11 +91,20 @@ def repair(
     eps: Annotated[
         float | None, Option(help="Smallest eigenvalue, relative to their mean; whiten only.")
     ] = None,
+    rotation: Annotated[
+        str | None,
+        Option(
+            help="itq (learned from the vectors), random or hadamard (random and fast) [itq]; "
+            "rotate only.",
+            autocompletion=common.among("itq", "random", "hadamard"),
+        ),
+    ] = None,
     normalize: Annotated[
         bool, Option("--normalize", help="Scale the repaired vectors to length one.")
     ] = False,
     seed: Annotated[
-        int | None, Option(help="Seed of the clustering [0]; cluster-removal only.")
+        int | None,
+        Option(help="Seed of the clustering or rotation [0]; cluster-removal and rotate only."),
     ] = None,
     group_column: common.GroupColumnOption = None,
     note: Annotated[str, Option(help="A note to store in the saved file.")] = "",
@@ -98,17 +118,17 @@ def repair(
     """
     if out is None and save is None:
         raise InputError("--out or --save must be given; otherwise nothing is kept.")
-    params = {
+    given = {
         "n_clusters": n_clusters,
         "n_components": n_components,
         "side": side,
-        "method": whitening,
+        "whitening": whitening,
+        "rotation": rotation,
         "power": power,
         "eps": eps,
-        "random_state": seed,
-        "normalize": normalize or None,
+        "seed": seed,
     }
-    fitted = made(str(method), params)
+    fitted = made(method, given, normalize)
     grouping = {} if group_column is None else {"groups": group_column}
     fitted = PerGroup(fitted) if grouping else fitted
     save = common.destination(save)
@@ -148,14 +168,35 @@ def write(fitted: Repair | Codec, rows: Source, out: str, overwrite: bool, **gro
     return n_skipped
 
 
-def made(name: str, params: dict[str, Any]) -> Repair:
-    """The repair of that name with the parameters that were given, each of which it must have."""
-    kind = Repair.by_name[name]
-    given = {key: value for key, value in params.items() if value is not None}
-    for key in given.keys() - inspect.signature(kind).parameters.keys():
-        flag = {"method": "whitening", "random_state": "seed"}.get(key, key).replace("_", "-")
-        raise InputError(f"--{flag} can't be used with --method {name}. Leave it out.")
-    return kind(**given)
+def made(method: str, options: dict[str, Any], normalize: bool) -> Repair:
+    """The repair of that name, or the chain of several, with the options that were given."""
+    parts = []
+    for name in method.split(","):
+        kinds = Repair.by_name | Repair.on_request_by_name
+        parts.append(kinds[checks.choice(name.strip(), "--method", METHODS)]())
+    for option, value in options.items():
+        if value is not None:
+            flag = f"--{option.replace('_', '-')}"
+            takers = [(one, key) for one in parts if (key := parameter(option, one))]
+            if not takers:
+                raise InputError(f"{flag} can't be used with --method {method}. Leave it out.")
+            if len(takers) > 1 and option != "seed":
+                raise InputError(
+                    f"{flag} must be for one repair, got {len(takers)} that have it in {method}. "
+                    "Leave it out, or fit an isotropy.Chain in Python."
+                )
+            for one, key in takers:
+                one.set_params(**{key: value})
+    found = parts[0] if len(parts) == 1 else Chain(parts)
+    return found.set_params(normalize=normalize)  # type: ignore[no-any-return]
+
+
+def parameter(option: str, repair: Repair) -> str:
+    """The parameter of a repair that an option sets; empty if it has none."""
+    if option in OF_ONE:
+        return "method" if repair.name == OF_ONE[option] else ""
+    names = ("seed", "random_state") if option == "seed" else (option,)
+    return next((name for name in names if name in repair.get_params()), "")
 
 
 @common.command(
@@ -381,11 +422,13 @@ def say_lines(lines: dict[str, str]) -> None:
 
 def described(method: str, params: dict[str, Any]) -> str:
     """A method with its parameters, as it would be written."""
-    shown = {
-        name: described(**value) if isinstance(value, dict) else repr(value)
-        for name, value in params.items()
-    }
-    return f"{method}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(map(shown, value))}]"
+        return described(**value) if isinstance(value, dict) else repr(value)
+
+    return f"{method}({', '.join(f'{name}={shown(value)}' for name, value in params.items())})"
 
 
 def groups(fitted: Repair) -> str:

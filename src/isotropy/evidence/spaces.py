@@ -255,6 +255,11 @@ def as_candidate(spec: Any, levels: Sequence[str]) -> Candidate:
                 f"a repair to try must be one for all rows, got {type(spec).__name__}. Give the "
                 "one inside it."
             )
+        if spec.on_request:
+            raise InputError(
+                f"a repair to try must be one of {', '.join(Repair.by_name)}, got "
+                f"{type(spec).__name__}."
+            )
         usual = type(spec)().get_params()
         params = {k: v for k, v in spec.get_params().items() if v != usual[k]}
         return Candidate(spec.name, params, levels[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -69,15 +70,20 @@ def as_layers(repair: Repair, *, unit_rows: bool, unit_result: bool) -> list[Lay
         Whether the result is scaled to unit length afterwards in any case.
     """
     steps, found = repair.steps(), list[Layer]()
-    norms_needed = not (unit_rows or unit_result or repair.normalize)
+    rest = [type(step) for step in steps[1:]]
+    turned = rest[: rest.index(Normalize)] if Normalize in rest else rest
+    scaled_later = (unit_result or Normalize in rest) and set(turned) <= {Multiply}
+    norms_needed = not (unit_rows or scaled_later)
     if steps and isinstance(steps[0], SubtractScaled) and not norms_needed:
         found = [] if unit_rows else [Normalize()]
         steps[0] = Subtract(steps[0].direction)
     if any(isinstance(step, SubtractScaled | RemoveByCluster) for step in steps):
         return [Coded(tuple(steps))]
-    affine = [step for step in steps if not isinstance(step, Normalize)]
-    found += _dense(affine, repair.moments_)
-    return found + [Normalize() for _ in steps[len(affine) :]]
+    moments = repair.moments_
+    for unit, run in groupby(steps, lambda step: isinstance(step, Normalize)):
+        found += [Normalize()] if unit else _dense(list(run), moments)
+        moments = None  # of the rows that are given, and no others
+    return found
 
 
 def _dense(steps: Sequence[Step], moments: Moments | None) -> list[Dense]:

@@ -77,6 +77,5 @@ class RepairedEncoder:
 
 def fingerprint(repair: Repair) -> int:
     """A checksum of what the repair is and has learned."""
-    learned = {name: np.asarray(getattr(repair, name)) for name in repair.learned}
     params = {name: str(value) for name, value in repair.get_params().items()}
-    return checksum({"method": repair.name, "params": params}, learned)
+    return checksum({"method": repair.name, "params": params}, repair._arrays())

@@ -21,7 +21,7 @@ from isotropy.export._layers import (
     widened,
 )
 from isotropy.models import MODES, short_name
-from isotropy.repairs import Origin, Repair, origin_warning
+from isotropy.repairs import Origin, PerGroup, Repair, origin_warning
 from isotropy.repairs.steps import Multiply, Normalize
 
 CODE = "modeling_isotropy.py"
@@ -87,8 +87,10 @@ def planned(model: Model, repair: Repair) -> Planned:
         raise InputError(
             "model must have one tower, got a Router. Repair its towers before you join them."
         )
-    towers = getattr(repair, "repairs_", None)
-    place, layers = _placed(model, repair) if towers is None else _routed(model, repair, towers)
+    if isinstance(repair, PerGroup):
+        place, layers = _routed(model, repair, repair.repairs_)
+    else:
+        place, layers = _placed(model, repair)
     kept: Planned = [(i, None) for i in range(len(model.parts))]
     own = model.parts[place - 1].dense if place else None
     one = None if own is None else absorbed(layers, own, repair.moments_)

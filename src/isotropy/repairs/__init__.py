@@ -12,11 +12,13 @@ from isotropy.repairs.base import (
 )
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.repairs.centering import Center, ScaledCenter, Standardize
+from isotropy.repairs.chain import Chain
 from isotropy.repairs.drift import Drift
 from isotropy.repairs.files import check_target
 from isotropy.repairs.origin import Origin, origin_warning
 from isotropy.repairs.per_group import PerGroup
 from isotropy.repairs.removal import AllButTheTop, ClusterRemoval
+from isotropy.repairs.rotate import Rotate
 from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.trained import Flow, LearnedLayer
 from isotropy.repairs.whiten import Whiten
@@ -25,6 +27,7 @@ from isotropy.stored import Field
 __all__ = [
     "AllButTheTop",
     "Center",
+    "Chain",
     "ClusterRemoval",
     "Drift",
     "Field",
@@ -34,6 +37,7 @@ __all__ = [
     "Origin",
     "PerGroup",
     "Repair",
+    "Rotate",
     "ScaledCenter",
     "ScoreCalibrator",
     "Shift",

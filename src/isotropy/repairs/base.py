@@ -84,7 +84,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     Repairs that are `trained`, by gradient descent in torch, are registered in `trained_by_name`
     instead: they need an extra and time, so they are tried only on request. `PerGroup`, which is
-    made of other repairs, is in `grouped_by_name`.
+    made of other repairs, is in `grouped_by_name`. `Rotate`, which leaves cosines as they are, and
+    `Chain` are in `on_request_by_name`: no search tries them by itself.
     """
 
     name: ClassVar[str] = ""
@@ -94,6 +95,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
     trained_by_name: ClassVar[dict[str, type[Repair]]] = {}
     grouped: ClassVar[bool] = False
     grouped_by_name: ClassVar[dict[str, type[Repair]]] = {}
+    on_request: ClassVar[bool] = False
+    on_request_by_name: ClassVar[dict[str, type[Repair]]] = {}
 
     normalize: bool
     n_features_in_: int
@@ -106,6 +109,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         super().__init_subclass__(**kwargs)
         if cls.name:
             found = Repair.trained_by_name if cls.trained else Repair.by_name
+            found = Repair.on_request_by_name if cls.on_request else found
             (Repair.grouped_by_name if cls.grouped else found)[cls.name] = cls
         own = vars(cls).get("__doc__")
         if cls.name and own and not cls.grouped and "normalize :" not in own:
@@ -226,9 +230,8 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
 
     def _job(self) -> str:
         """What identifies the fitted repair, to the last digit of its arrays."""
-        learned = {name: np.asarray(getattr(self, name)) for name in self.learned}
         params = {name: str(value) for name, value in self.get_params().items()}
-        return f"{self.name} {stored.checksum(params, learned):08x}"
+        return f"{self.name} {stored.checksum(params, self._arrays()):08x}"
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from the rows that the repair was fitted on.
@@ -354,7 +357,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         names = getattr(self, "feature_names_in_", None)
         return {
             "method": self.name,
-            "params": self.get_params(),
+            "params": self._params(),
             "n_features": self.n_features_in_,
             "n_samples": self.n_samples_seen_,
             "feature_names": None if names is None else [str(name) for name in names],
@@ -368,9 +371,18 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         """Entries of the header besides those of every repair, or instead of them."""
         return {}
 
+    def _params(self) -> dict[str, Any]:
+        """The parameters as plain values."""
+        found: dict[str, Any] = self.get_params()
+        return found
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """What was learned."""
+        return {name: np.asarray(getattr(self, name)) for name in self.learned}
+
     def _tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays of the file: what was learned, and the statistics."""
-        tensors = {name: np.asarray(getattr(self, name)) for name in self.learned}
+        tensors = self._arrays()
         for kind in self._statistics():
             statistic = getattr(self, f"{kind}_")
             if statistic is not None:
@@ -481,9 +493,13 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
             out[:] = linalg.unit_rows(out)
 
     def _mapped(self, function: Any, rows: Array, n_out: int, first_row: int | None = 0) -> Array:
+        return blockwise(function, rows, n_out, first_row, self._in_float64)
+
+    @property
+    def _in_float64(self) -> bool:
+        """Whether float32 rows must be repaired in float64."""
         sizes = [np.abs(getattr(self, name)).max() for name in SIZED if name in self.learned]
-        in_float64 = any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
-        return blockwise(function, rows, n_out, first_row, in_float64)
+        return any(size > 0 and not 1 / WIDE < size < WIDE for size in sizes)
 
     def _source(self, X: Any, sample_weight: object, reset: bool) -> Source:
         source = as_source(X, sample_weight)
@@ -610,7 +626,11 @@ class SummedRepair(Repair):
 class Invertible(Repair):
     """A repair with an inverse: a subclass defines `revert(rows, out)`."""
 
-    @available_if(lambda self: not self.normalize)  # type: ignore[untyped-decorator]
+    @property
+    def _has_inverse(self) -> bool:
+        return not self.normalize
+
+    @available_if(lambda self: self._has_inverse)  # type: ignore[untyped-decorator]
     @public
     def inverse_transform(self, X: Any) -> Any:
         """The rows whose repair is X. Not available with `normalize`, which loses the norms."""
@@ -654,7 +674,12 @@ def restored(header: Any, tensors: dict[str, NDArray[Any]]) -> Repair:
 
 def known_repairs() -> dict[str, type[Repair]]:
     """Every repair by its name."""
-    return Repair.by_name | Repair.trained_by_name | Repair.grouped_by_name
+    return ungrouped() | Repair.grouped_by_name
+
+
+def ungrouped() -> dict[str, type[Repair]]:
+    """Every repair that is one map for all rows, by its name."""
+    return Repair.by_name | Repair.trained_by_name | Repair.on_request_by_name
 
 
 def blockwise(

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from isotropy import stored
 from isotropy._version import __version__
-from isotropy.errors import InputError, InputTypeError, RepairFileError, one_line
+from isotropy.errors import InputError, InputTypeError, RepairFileError, brief, one_line
 from isotropy.sources import guard, listed, output_path, paths
 from isotropy.stored import checksum
 from isotropy.writing import atomic_write, quoted, write_errors
@@ -145,6 +145,28 @@ def holds(path: Any, kind: str) -> bool:
             return f"isotropy.{kind}" in file.metadata
     except InputError:
         return False
+
+
+def numbered(kind: str, parts: Iterable[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The arrays of all parts, those of part i as "kind/i/name"."""
+    return {
+        f"{kind}/{i}/{name}": array for i, part in enumerate(parts) for name, array in part.items()
+    }
+
+
+def by_number(
+    kind: str, tensors: dict[str, NDArray[Any]], n_parts: int
+) -> list[dict[str, NDArray[Any]]]:
+    """The arrays of each part, by the names that they have there; see `numbered`."""
+    found: list[dict[str, NDArray[Any]]] = [{} for _ in range(n_parts)]
+    numbers = {str(i): i for i in range(n_parts)}
+    for name, array in tensors.items():
+        head, _, rest = name.partition("/")
+        number, _, own = rest.partition("/")
+        if head != kind or number not in numbers:
+            raise InputError(f"{brief(name)} is not expected")
+        found[numbers[number]][own] = array
+    return found
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from isotropy.engines import Checkpoint, Engine, map_rows, open_checkpoint, usin
 from isotropy.errors import InputError, NotAffineError, brief, public, warn
 from isotropy.linalg import Floats
 from isotropy.repairs import files
-from isotropy.repairs.base import Repair, as_given, open_target
+from isotropy.repairs.base import Repair, as_given, open_target, ungrouped
 from isotropy.sources import Batch, Chunk, Source, SourceView, as_source, guard, listed
 from isotropy.stats import Moments
 from isotropy.writing import is_stream
@@ -233,7 +233,7 @@ class PerGroup(Repair):
     # The file: what every repair has, and the arrays of group i as "group/i/..."
 
     def _header(self) -> dict[str, Any]:
-        inner = {"method": self.repair.name, "params": self.repair.get_params()}
+        inner = {"method": self.repair.name, "params": self._first._params()}
         groups = [
             {"label": label, "n_samples": one.n_samples_seen_}
             for label, one in self.repairs_.items()
@@ -241,19 +241,15 @@ class PerGroup(Repair):
         return {"params": {"repair": inner}, "groups": groups}
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {
-            f"group/{i}/{name}": array
-            for i, one in enumerate(self.repairs_.values())
-            for name, array in one._tensors().items()
-        }
+        return files.numbered("group", [one._tensors() for one in self.repairs_.values()])
 
     @classmethod
     def _from_file(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
         files.check_header(header, cls.__name__, ["repair"])
         inner = files.expect(header["params"].get("repair"), dict, "repair", "an object")
-        known = Repair.by_name | Repair.trained_by_name
+        known = ungrouped()
         kind = known[checks.choice(inner.get("method"), "the repair", list(known))]
-        parts = _parts(tensors, n_groups(header))
+        parts = files.by_number("group", tensors, n_groups(header))
         shared = {"n_features": header["n_features"], "params": inner.get("params"), "note": ""}
         repairs: dict[Label, Repair] = {}
         for group, part in zip(header["groups"], parts, strict=True):
@@ -276,19 +272,6 @@ def n_groups(header: dict[str, Any]) -> int:
     if not labels or len(set(labels)) < len(labels):
         raise InputError(f"groups must be one or more that differ, got {listed(labels, 5)}")
     return len(groups)
-
-
-def _parts(tensors: dict[str, NDArray[Any]], n_parts: int) -> list[dict[str, NDArray[Any]]]:
-    """The arrays of each group, by the names that they have there."""
-    found: list[dict[str, NDArray[Any]]] = [{} for _ in range(n_parts)]
-    numbers = {str(i): i for i in range(n_parts)}
-    for name, array in tensors.items():
-        head, _, rest = name.partition("/")
-        number, _, own = rest.partition("/")
-        if head != "group" or number not in numbers:
-            raise InputError(f"{brief(name)} is not expected")
-        found[numbers[number]][own] = array
-    return found
 
 
 def given(groups: Any, source: Source) -> Labels | str:

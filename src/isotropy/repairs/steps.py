@@ -60,6 +60,35 @@ def named(steps: Sequence[Step]) -> list[tuple[str, dict[str, Floats]]]:
     return [(type(step).__name__, dict(vars(step))) for step in steps]
 
 
+def folded(steps: Sequence[Step], centre: Floats | None) -> list[Step]:
+    """The same with neighbouring affine steps as one matrix; the rows are about the centre."""
+    found: list[Step] = []
+    run: list[Subtract | Multiply | Add] = []
+    for step in steps:
+        if isinstance(step, Subtract | Multiply | Add):
+            run.append(step)
+        else:
+            found += [*_as_one(run, None if found else centre), step]
+            run = []
+    return found + _as_one(run, None if found else centre)
+
+
+def _as_one(run: Sequence[Subtract | Multiply | Add], centre: Floats | None) -> list[Step]:
+    if not run:
+        return []
+    first = run[0]
+    n_features = first.matrix.shape[1] if isinstance(first, Multiply) else len(first.vector)
+    matrix, bias = np.eye(n_features), np.zeros(n_features)
+    for step in run:
+        if isinstance(step, Multiply):
+            matrix, bias = step.matrix @ matrix, step.matrix @ bias
+        else:
+            bias = bias + step.vector * (1 if isinstance(step, Add) else -1)
+    if centre is None and isinstance(first, Subtract):
+        centre = first.vector
+    return affine_steps(matrix, bias, centre if bias.any() else None)
+
+
 def affine_steps(matrix: Floats, bias: Floats, centre: Floats | None) -> list[Step]:
     """A x + b as A (x - centre) + rest, which keeps the digits of rows far from zero.
 

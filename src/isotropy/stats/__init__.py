@@ -7,6 +7,7 @@ from isotropy.stats.directions import Directions
 from isotropy.stats.moments import Moments
 from isotropy.stats.projections import LogPartition, Projections
 from isotropy.stats.sample import Sample
+from isotropy.stats.signs import SignProducts
 
 __all__ = [
     "ClusterMoments",
@@ -16,5 +17,6 @@ __all__ = [
     "Moments",
     "Projections",
     "Sample",
+    "SignProducts",
     "Statistic",
 ]

@@ -80,6 +80,12 @@ def _saved_and_loaded(repair: Repair, **options: Any) -> Repair:
         return load(path)
 
 
+def _values(repair: Repair) -> dict[str, Any]:
+    """The parameters, without repairs, whose own parameters are among them."""
+    found = repair.get_params().items()
+    return {name: value for name, value in found if not isinstance(value, (Repair, list))}
+
+
 def _turned(found: Any, wanted: Any) -> Any:
     """found with the signs of wanted's columns, as a principal component has no sign."""
     signs = np.sign((found * wanted).sum(axis=0))
@@ -102,7 +108,7 @@ def check_save_then_load_is_equal(repair: Repair) -> None:
     repair = fitted(repair)
     loaded = _saved_and_loaded(repair, note="some text")
     expect(type(loaded) is type(repair), f"load gives {type(loaded).__name__}")
-    expect(loaded.get_params() == repair.get_params(), "the loaded repair has other parameters")
+    expect(_values(loaded) == _values(repair), "the loaded repair has other parameters")
     expect(loaded.note_ == "some text", "the note must be kept")
     expect(loaded.n_samples_seen_ == len(X), f"n_samples_seen_ is {loaded.n_samples_seen_}")
     expect_equal(loaded.transform(X), repair.transform(X), "rows repaired by the loaded repair")
@@ -268,7 +274,8 @@ def check_awkward_rows_give_finite_rows(repair: Repair) -> None:
             try:
                 found = fitted(repair, X)
             except InputError as error:  # more components than dimensions
-                known = X.shape[1] == 1 and any(name in str(error) for name in repair.get_params())
+                names = (name.rpartition("__")[2] for name in repair.get_params())
+                known = X.shape[1] == 1 and any(name in str(error) for name in names)
                 expect(known, f"rows that are {name} must not be refused, got: {error}")
                 continue
             new = X + np.random.default_rng(1).standard_normal(X.shape).astype(dtype)
