@@ -18,7 +18,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class NewFolder:
         else:
             _keep_modes(self.part, self.target, old)
             sync_folder(self.part)
-            _replace_folder(self.part, self.target)
+            replace_folder(self.part, self.target, is_ours)
         sync_folder(os.path.dirname(self.target))
 
     def discard(self) -> None:
@@ -302,6 +302,24 @@ def _remove_leftover(entry: os.DirEntry[str]) -> None:
             os.close(handle)
 
 
+def lock_folder(path: str) -> int | None:
+    """A handle whose lock on a folder, made if missing, ends with it or with the process.
+
+    Raises BlockingIOError if another holds the lock; None if the system has no such locks.
+    """
+    while True:
+        os.makedirs(path, exist_ok=True)
+        if fcntl is None:
+            return None
+        handle = os.open(path, os.O_RDONLY)
+        held, here = _locked(handle), status(path)
+        if held is not False and here is not None and os.path.samestat(here, os.fstat(handle)):
+            return handle
+        os.close(handle)
+        if held is False:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+
+
 def _held(handle: int) -> bool:
     """Whether what was just made still exists, and is now protected from sweeps."""
     held = _locked(handle)
@@ -353,11 +371,11 @@ def _take_name(part: str, target: str) -> None:
         os.rename(part, target)
 
 
-def _replace_folder(part: str, target: str) -> None:
-    """Replace a folder by another, unless something was added to it."""
+def replace_folder(part: str, target: str, is_ours: Callable[[str], bool]) -> None:
+    """Replace a folder by another if it is ours; what is in `part` afterwards can be removed."""
     if _exchanged(part, target):
         if is_ours(part):
-            return  # what is in `part` now is discarded
+            return
         if not _exchanged(part, target):  # something was just added, and is kept
             os.rename(part, _set_aside(target))
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)

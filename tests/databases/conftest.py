@@ -102,6 +102,9 @@ class PostgresDatabase:
         assert [key for key, _ in found] == list(range(N_ROWS))
         return np.array([row for _, row in found], np.float32)
 
+    def change(self, key, vector):
+        self.run("UPDATE docs SET embedding = %s WHERE id = %s", str(vector.tolist()), key)
+
     def names(self):
         return [column.name for column in self.run("SELECT * FROM docs LIMIT 0").description]
 
@@ -153,6 +156,14 @@ class QdrantDatabase:
         assert [point.id for point in points] == list(range(N_ROWS))
         assert all(point.payload == {"text": f"text {point.id}"} for point in points)
         return np.array([point.vector for point in points], np.float32)
+
+    def change(self, key, vector):
+        from qdrant_client import models
+
+        with self.opened() as client:
+            payload = {"text": f"text {key}"}
+            point = models.PointStruct(id=key, vector=vector.tolist(), payload=payload)
+            client.upsert("docs", [point])
 
     def names(self):
         with self.opened() as client:

@@ -10,6 +10,7 @@ import pytest
 import isotropy
 from isotropy.errors import InputError
 from isotropy.repairs import Center, Whiten
+from isotropy.sources.databases import DatabaseSink
 
 N_CHUNK = 1000
 KILLED = """
@@ -17,7 +18,7 @@ import os, signal, sys
 import isotropy
 from isotropy.sources.databases import DatabaseSink
 
-source, out, repair, point, number = sys.argv[1:]
+source, out, repair, point, number, overwrite = sys.argv[1:]
 seen = []
 
 def dying(method, when):
@@ -40,7 +41,8 @@ if name == "finish":
             os.kill(os.getpid(), signal.SIGKILL)
         leave(self, kind, *rest)
     DatabaseSink.__exit__ = left
-isotropy.load(repair).write(isotropy.open(source, chunk_rows=1000), out)
+source = isotropy.open(source, chunk_rows=1000)
+isotropy.load(repair).write(source, out, overwrite=bool(overwrite))
 """
 
 
@@ -59,23 +61,23 @@ def close(found, vectors):
     return error.max() < 1e-5
 
 
-def killed(database, out, repair, point, number=1):
+def killed(database, out, repair, point, number=1, overwrite=""):
     """A run in another process that ends with SIGKILL at a point."""
-    command = [sys.executable, "-c", KILLED, database.source, out, repair, point, str(number)]
+    words = database.source, out, repair, point, str(number), overwrite
+    command = [sys.executable, "-c", KILLED, *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def first_rows_read(monkeypatch, source):
-    """The numbers of the rows at which reading begins, once the source is read."""
-    kind = type(source.files[0])
-    read, seen = kind.read, []
+def first_rows_written(monkeypatch):
+    """The numbers of the rows at which batches begin, once they are written to a database."""
+    write, seen = DatabaseSink.write_batch, []
 
-    def watched(self, first_row, *rest):
-        seen.append(first_row)
-        return read(self, first_row, *rest)
+    def watched(self, batch):
+        seen.append(batch.first_row)
+        write(self, batch)
 
-    monkeypatch.setattr(kind, "read", watched)
+    monkeypatch.setattr(DatabaseSink, "write_batch", watched)
     return seen
 
 
@@ -135,7 +137,7 @@ def test_a_killed_run_resumes_without_losing_or_doubling_a_row(
     else:
         assert "repaired" not in database.names()
     source = isotropy.open(database.source, chunk_rows=N_CHUNK)
-    seen = first_rows_read(monkeypatch, source)
+    seen = first_rows_written(monkeypatch)
     assert isotropy.load(tmp_path / "repair.safetensors").write(source, out) == 0
     if number == 3:
         assert min(seen) == resumes_at
@@ -156,7 +158,7 @@ def test_a_killed_run_to_a_new_table_resumes(make_database, vectors, tmp_path, r
     killed(database, out, str(tmp_path / "repair.safetensors"), "after commit", 2)
     assert list(database.client.list_tables().tables) == ["docs"]
     source = isotropy.open(database.source, chunk_rows=N_CHUNK)
-    seen = first_rows_read(monkeypatch, source)
+    seen = first_rows_written(monkeypatch)
     found = repair.transform(source, out=out)
     assert min(seen) == 2000
     assert close(rows(found), vectors)
@@ -185,6 +187,54 @@ def test_an_existing_column_is_replaced_only_if_we_wrote_it(database, vectors):
     Whiten().fit(vectors).write(database.source, out, overwrite=True)
     assert close(database.read("repaired"), vectors)
     assert np.array_equal(database.read(), vectors)
+
+
+def test_the_old_one_stays_until_the_new_one_is_whole(database, vectors, tmp_path, monkeypatch):
+    centred, out = Center().fit(vectors), database.target("repaired")
+    centred.write(database.source, out)
+    old, names = database.read("repaired"), database.names()
+    Whiten().fit(vectors).save(tmp_path / "repair.safetensors")
+    killed(database, out, str(tmp_path / "repair.safetensors"), "after commit", 3, "overwrite")
+    assert np.array_equal(database.read("repaired"), old)
+    assert np.array_equal(database.read(), vectors)
+    seen = first_rows_written(monkeypatch)
+    source = isotropy.open(database.source, chunk_rows=N_CHUNK)
+    isotropy.load(tmp_path / "repair.safetensors").write(source, out, overwrite=True)
+    assert min(seen) == 3000
+    assert close(database.read("repaired"), vectors)
+    assert database.names() == names
+
+
+@pytest.mark.parametrize("kind", ["lance", "postgres"])
+def test_an_old_table_stays_until_the_new_one_is_whole(
+    make_database, vectors, tmp_path, rows, kind
+):
+    database = make_database(kind)
+    centred, out = Center().fit(vectors), database.table("other")
+    centred.write(database.source, out)
+    old = rows(isotropy.open(out))
+    Whiten().fit(vectors).save(tmp_path / "repair.safetensors")
+    killed(database, out, str(tmp_path / "repair.safetensors"), "before finish", 1, "overwrite")
+    assert np.array_equal(rows(isotropy.open(out)), old)
+    source = isotropy.open(database.source, chunk_rows=N_CHUNK)
+    repair = isotropy.load(tmp_path / "repair.safetensors")
+    assert close(rows(repair.transform(source, out=out, overwrite=True)), vectors)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "qdrant"])
+def test_a_resumed_run_notices_that_vectors_were_changed(make_database, vectors, tmp_path, kind):
+    database = make_database(kind)
+    Whiten().fit(vectors).save(tmp_path / "repair.safetensors")
+    repair, out = isotropy.load(tmp_path / "repair.safetensors"), database.target("repaired")
+    killed(database, out, str(tmp_path / "repair.safetensors"), "after commit", 3)
+    changed = vectors.copy()
+    changed[2999] = vectors[0] + np.float32(1)
+    database.change(2999, changed[2999])
+    source = isotropy.open(database.source, chunk_rows=N_CHUNK)
+    with pytest.raises(InputError, match=r"with vectors that have changed since.*overwrite=True"):
+        repair.write(source, out)
+    repair.write(source, out, overwrite=True)
+    assert np.allclose(database.read("repaired"), repair.transform(changed), atol=1e-5)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -6,8 +6,9 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.repairs import Center, PerGroup, Whiten
-from isotropy.sources.lance import LanceNewTable
+from isotropy.repairs import Center, PerGroup, Standardize, Whiten
+from isotropy.sources.databases import DatabaseSink
+from isotropy.sources.lance import LanceColumn, LanceNewTable
 
 from .conftest import lists
 
@@ -86,6 +87,109 @@ def test_urls_that_cannot_work_say_so(tmp_path):
     (tmp_path / "docs.lance").mkdir()
     with pytest.raises(InputError, match="could not be read"):
         isotropy.open(f"lance://{tmp_path}#docs")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_second_run_to_the_same_place_is_refused(lance, vectors, monkeypatch, beside, rows):
+    repair, out = Center().fit(vectors), lance.target("new") if beside else lance.table("new")
+    source = isotropy.open(lance.source, chunk_rows=1000)
+    commit, refused = DatabaseSink.commit, []
+
+    def meanwhile(self, chunk, n_skipped):
+        commit(self, chunk, n_skipped)
+        with pytest.raises(InputError, match="another run is writing to") as caught:
+            repair.write(source, out)
+        refused.append(str(caught.value))
+
+    monkeypatch.setattr(DatabaseSink, "commit", meanwhile)
+    repair.write(source, out)
+    monkeypatch.undo()
+    assert len(refused) == 5
+    found = rows(isotropy.open(out, column="new" if beside else "embedding"))
+    assert np.allclose(found, vectors - vectors.mean(axis=0), atol=1e-5)
+
+
+def test_a_run_that_fails_at_once_leaves_nothing_behind(lance, vectors, tmp_path, monkeypatch):
+    def full(self, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LanceNewTable, "save", full)
+    with pytest.raises(KeyboardInterrupt):
+        Center().fit(vectors).write(lance.source, lance.table("new"))
+    assert [path.name for path in tmp_path.iterdir()] == ["docs.lance"]
+
+
+@pytest.mark.parametrize("step", ["_add", "alter_columns"])
+def test_a_column_that_only_lacks_its_name_gets_it(lance, vectors, monkeypatch, step):
+    out = lance.target("repaired")
+    Center().fit(vectors).write(lance.source, out)
+    old, scaled = lance.read("repaired"), Standardize().fit(vectors)
+    kind = LanceColumn if step == "_add" else pylance.LanceDataset
+    method, written = getattr(kind, step), []
+
+    def stopping(self, *args):
+        method(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, step, stopping)
+    with pytest.raises(KeyboardInterrupt):
+        scaled.write(lance.source, out, overwrite=True)
+    monkeypatch.undo()
+    wanted = scaled.transform(vectors)
+    assert np.allclose(lance.read("repaired"), old if step == "_add" else wanted, atol=1e-5)
+    put = LanceColumn.put
+    monkeypatch.setattr(LanceColumn, "put", lambda *args: written.append(1) or put(*args))
+    scaled.write(lance.source, out, overwrite=True)
+    assert bool(written) == (step != "_add")
+    assert np.allclose(lance.read("repaired"), wanted, atol=1e-5)
+    assert lance.names() == ["id", "text", "embedding", "repaired"]
+
+
+def interrupt(monkeypatch, run):
+    """The run, which stops after two fragments."""
+    save, saved = LanceColumn.save, []
+
+    def stopping(self, progress):
+        save(self, progress)
+        saved.append(progress)
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceColumn, "save", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+def test_a_run_with_groups_resumes(lance, vectors, monkeypatch, tmp_path):
+    groups, saved = np.where(np.arange(len(vectors)) % 2, "en", "fr"), tmp_path / "repair"
+    PerGroup(Center()).fit(vectors, groups=groups).save(saved)
+    source, out = isotropy.open(lance.source, chunk_rows=1000), lance.target("repaired")
+    interrupt(monkeypatch, lambda: isotropy.load(saved).write(source, out, groups=groups))
+    put, first_rows = LanceColumn.put, []
+
+    def watched(self, rows, batch):
+        first_rows.append(batch.first_row)
+        put(self, rows, batch)
+
+    monkeypatch.setattr(LanceColumn, "put", watched)
+    isotropy.load(saved).write(source, out, groups=groups)
+    assert first_rows == [2000, 3000, 4000]
+    wanted = vectors.copy()
+    for one in ("en", "fr"):
+        wanted[groups == one] -= vectors[groups == one].mean(axis=0, dtype=np.float64)
+    assert np.allclose(lance.read("repaired"), wanted, atol=1e-5)
+
+
+def test_a_column_that_others_add_between_two_runs_stays(lance, vectors, monkeypatch):
+    repair, out = Center().fit(vectors), lance.target("repaired")
+    source = isotropy.open(lance.source, chunk_rows=1000)
+    interrupt(monkeypatch, lambda: repair.write(source, out))
+    pylance.dataset(lance.url[len("lance://") :] + "/docs.lance").add_columns({"twice": "id * 2"})
+    repair.write(isotropy.open(lance.source, chunk_rows=1000), out)
+    found = lance.client.open_table("docs").to_arrow().sort_by("id")
+    assert found["twice"].to_pylist() == list(range(0, 2 * len(vectors), 2))
+    assert np.allclose(lance.read("repaired"), vectors - vectors.mean(axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -221,6 +221,29 @@ def test_a_connection_that_ends_is_one_line_and_the_run_resumes(postgres, vector
     assert np.allclose(postgres.read("repaired"), vectors - vectors.mean(axis=0), atol=1e-5)
 
 
+def test_a_part_of_a_column_is_in_nobodys_way(postgres, vectors, monkeypatch):
+    url, repair = small(postgres), Center().fit(wanted())
+    commit = databases.DatabaseSink.commit
+
+    def stopping(self, chunk, n_skipped):
+        commit(self, chunk, n_skipped)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(databases.DatabaseSink, "commit", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        repair.write(isotropy.open(url, chunk_rows=4), f"{url}&column=f")
+    monkeypatch.undo()
+    names = [one.name for one in postgres.run("SELECT * FROM few LIMIT 0").description]
+    assert names[:2] == ["id", "e"]
+    assert re.fullmatch("isotropy_part_[0-9a-f]{8}", names[2])
+    assert isotropy.open(url).column == "e"  # of two
+    with pytest.raises(InputError, match=r"the column 'f' .* is incomplete: 4 rows"):
+        isotropy.open(f"{url}&column=f")
+    repair.write(isotropy.open(url, chunk_rows=4), f"{url}&column=f")
+    found = postgres.run("SELECT f::float4[] FROM few ORDER BY id").fetchall()
+    assert np.allclose([row for (row,) in found], wanted() - wanted().mean(axis=0))
+
+
 def test_a_database_without_pgvector_says_what_to_run(postgres, vectors, tmp_path):
     postgres.run("DROP EXTENSION vector CASCADE")
     np.save(tmp_path / "rows.npy", vectors[:10])

@@ -1,17 +1,21 @@
 """What is Qdrant's own: cosine collections, named vectors, ids, and folders that are in use."""
 
+from urllib.parse import urlsplit
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import isotropy
 from isotropy.errors import InputError, IsotropyWarning
-from isotropy.repairs import Center
+from isotropy.repairs import Center, Standardize
+from isotropy.sources import qdrant as qdrant_source
 from isotropy.sources.qdrant import QdrantSink
 
 from .conftest import lists
 
 models = pytest.importorskip("qdrant_client.models")
+QdrantClient = pytest.importorskip("qdrant_client").QdrantClient
 
 
 def unit(rows):
@@ -86,6 +90,50 @@ def test_a_server_that_is_not_there_is_one_line_without_the_key():
     assert "s3cret" not in str(caught.value)
     with pytest.raises(InputError, match="there is no Qdrant folder '/nowhere'"):
         isotropy.open("qdrant:///nowhere#docs")
+
+
+def test_a_collection_of_the_same_name_on_another_server_is_another(vectors, rows, monkeypatch):
+    clients = {host: QdrantClient(":memory:") for host in ("one", "two")}
+    monkeypatch.setattr(qdrant_source, "_opened", lambda a: clients[urlsplit(a.server).hostname])
+    monkeypatch.setattr(qdrant_source, "_release", lambda address, client: None)
+    params = models.VectorParams(size=384, distance=models.Distance.DOT)
+    clients["one"].create_collection("docs", vectors_config=params)
+    points = models.Batch(ids=list(range(100)), vectors=vectors[:100].tolist())
+    clients["one"].upsert("docs", points)
+    source = isotropy.open("qdrant://one:6333#docs")
+    repair = Center().fit(source)
+    written = repair.transform(source, out="qdrant://two:6333#docs")
+    assert np.allclose(rows(written), vectors[:100] - vectors[:100].mean(axis=0), atol=1e-5)
+    for same in ("qdrant://one#docs", "qdrant://:key@one:6333?https=0#docs"):
+        with pytest.raises(InputError, match="must be another collection than the one"):
+            repair.write(source, same)
+
+
+def test_a_copy_that_stops_is_made_again(qdrant, vectors, monkeypatch):
+    few, out = vectors[:600], qdrant.target("few")
+    qdrant.create("some", few, "Euclid")
+    source = isotropy.open(qdrant.target("some"))
+    Center().fit(few).write(source, out)
+    scaled, create, created = Standardize().fit(few), QdrantSink._create, []
+
+    def stopping(self, name):
+        create(self, name)
+        created.append(name)
+        if len(created) == 2:  # after the collection that is replaced is gone
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(QdrantSink, "_create", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        scaled.write(source, out, overwrite=True)
+    monkeypatch.undo()
+    assert created == ["few-isotropy-part", "few"]
+    scaled.write(source, out)
+    assert qdrant.names() == ["docs", "some", "few"]
+    with qdrant.opened() as client:
+        points, _ = client.scroll("few", limit=1000, with_vectors=True)
+    assert [point.payload["text"] for point in points] == [f"text {i}" for i in range(600)]
+    found = np.array([point.vector for point in points])
+    assert np.allclose(found, scaled.transform(few), atol=1e-4)
 
 
 @pytest.mark.parametrize("n_requests", [2, 3])

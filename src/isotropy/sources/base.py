@@ -48,7 +48,8 @@ class Batch:
 
     `carried` holds the other columns of the same rows, if the source has any. `n_skipped` is the
     number of bad rows that were left out; if there are any, `numbers` are the row numbers of those
-    that are left.
+    that are left. `checksum` is that of all rows as they were read, if only it can tell whether
+    they have changed since.
     """
 
     first_row: int
@@ -57,6 +58,7 @@ class Batch:
     carried: pa.Table | None = None
     n_skipped: int = 0
     numbers: NDArray[np.int64] | None = None
+    checksum: int = 0
 
 
 def finite_only(batch: Batch) -> Batch:
@@ -71,6 +73,7 @@ def finite_only(batch: Batch) -> Batch:
         None if batch.carried is None else batch.carried.filter(good),
         int(len(good) - good.sum()),
         batch.first_row + np.flatnonzero(good),
+        batch.checksum,
     )
 
 

@@ -23,7 +23,7 @@ from isotropy.checks import Array
 from isotropy.errors import InputError, MissingExtraError, brief
 from isotropy.sources.addresses import Address
 from isotropy.sources.base import PICKED_ELEMENTS, Batch, Chunk, Source
-from isotropy.sources.files import Column, File, FileSource
+from isotropy.sources.files import Column, File, FileSource, Matrix
 from isotropy.sources.sinks import Sink
 from isotropy.stored import parse_json
 
@@ -60,6 +60,9 @@ class Table(File):
     def now(self) -> tuple[int, ...]:
         return self.mark
 
+    def checksum(self, rows: Matrix) -> int:
+        return zlib.crc32(np.ascontiguousarray(rows).tobytes())
+
 
 def mark_of(values: object, n_rows: int) -> tuple[int, int]:
     """The mark of a table, from plain values that change with its rows."""
@@ -93,12 +96,16 @@ def table_of(source: Source | None) -> Table | None:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is: rows of its source dealt with, and how many of them were left out."""
+    """How far a job is: rows of its source dealt with, and how many of them were left out.
+
+    `checksum` is that of the vectors as they were read, in chunks that are done.
+    """
 
     job: str
     n_done: int = 0
     n_skipped: int = 0
     complete: bool = False
+    checksum: int = 0
 
     def __str__(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -123,6 +130,7 @@ class DatabaseSink(Sink, ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float16", "float32")
     apart = False
     progress: Progress
+    checksum: int
 
     def __init__(
         self,
@@ -145,10 +153,17 @@ class DatabaseSink(Sink, ABC):
             overwrite=overwrite,
         )
         identity = None if like is None else like.identity()
-        plain = json.dumps([job, identity, n_features], sort_keys=True, default=str)
+        chunks = [] if like is None else [chunk.n_rows for chunk in like.chunks()]
+        form = [n_features, self.dtype, self.column, address.key]
+        plain = json.dumps([job, identity, form, chunks], sort_keys=True, default=str)
         named = identity is not None and job
         self.job = f"{zlib.crc32(plain.encode()):08x}" if named else secrets.token_hex(8)
         self.is_trial = not job  # only asks whether there is room; the work is not known yet
+        self.has_begun = False
+
+    @property
+    def vectors(self) -> str | None:
+        return self.column
 
     @abstractmethod
     def begin(self) -> Progress: ...
@@ -176,21 +191,25 @@ class DatabaseSink(Sink, ABC):
         checks.width(rows.shape[1], self.n_features)
         self.put(self._cast(rows), batch)
         self.n_rows += len(rows)
+        self.checksum = _folded(self.checksum, batch)
 
     def commit(self, chunk: Chunk, n_skipped: int) -> None:
-        done = chunk.first_row + chunk.n_rows
         self.progress = dataclasses.replace(
-            self.progress, n_done=done, n_skipped=self.progress.n_skipped + n_skipped
+            self.progress,
+            n_done=chunk.first_row + chunk.n_rows,
+            n_skipped=self.progress.n_skipped + n_skipped,
+            checksum=self.checksum,
         )
         self.save(self.progress)
 
     def __enter__(self) -> Self:
-        self.is_trial = False
+        self.is_trial, self.has_begun = False, True
         try:
             self.progress = self.begin()
         except BaseException:
             self.close()
             raise
+        self.checksum = self.progress.checksum
         self.n_done, self.n_skipped = self.progress.n_done, self.progress.n_skipped
         self.n_rows = self.n_done - self.n_skipped
         return self
@@ -204,6 +223,23 @@ class DatabaseSink(Sink, ABC):
         finally:
             self.close()
 
+    def resumes(self, found: Progress) -> bool:
+        """Whether this is an interrupted run of the same job, whose vectors are still the same.
+
+        Those that were done are read again if only their checksum can tell. Otherwise the identity
+        of the source has told, which is part of the job.
+        """
+        if found.complete or found.job != self.job:
+            return False
+        if not (self.has_begun and found.checksum and self.like is not None):
+            return True
+        source, checksum = self.like.bare(), 0
+        for chunk in source.chunks():
+            if chunk.first_row + chunk.n_rows <= found.n_done:
+                for batch in source.read(chunk):
+                    checksum = _folded(checksum, batch)
+        return checksum == found.checksum
+
     def expect_room(self, what: str, found: Progress | None, ours: bool = True) -> Progress | None:
         """The progress to resume from; None to begin anew, replacing what is there.
 
@@ -215,7 +251,7 @@ class DatabaseSink(Sink, ABC):
                 f"{self.name} must be new, got {what}, which isotropy did not write. Choose "
                 "another name."
             )
-        if not found.complete and found.job == self.job:
+        if self.resumes(found):
             return found
         if self.overwrite:
             return None
@@ -224,8 +260,8 @@ class DatabaseSink(Sink, ABC):
         if self.is_trial:
             return found
         raise InputError(
-            f"{self.name}: {what} is incomplete, and was begun with another repair or other "
-            f"vectors. Repeat that command to finish it. {how} to begin again."
+            f"{self.name}: {what} is incomplete, and was begun with another repair or with vectors "
+            f"that have changed since. Repeat that command to finish it. {how} to begin again."
         )
 
     def numbers(self, batch: Batch) -> NDArray[np.int64]:
@@ -241,6 +277,13 @@ class DatabaseSink(Sink, ABC):
                 f"{self.name} must be another column than the one that is read, got "
                 f"{self.column!r} for both. Name a new one, such as column={self.column}_repaired."
             )
+
+
+def _folded(checksum: int, batch: Batch) -> int:
+    """The checksum of rows up to the end of a batch, if it has one of its own."""
+    if not batch.checksum:
+        return checksum
+    return zlib.crc32(batch.checksum.to_bytes(4, "big"), checksum)
 
 
 def expect_complete(address: Address, what: str, found: Progress | None) -> None:

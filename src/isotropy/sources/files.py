@@ -78,6 +78,10 @@ class File(ABC):
         starts = range(0, self.n_rows, self.rows_at_once)
         return [(min(self.rows_at_once, self.n_rows - start), ()) for start in starts]
 
+    def checksum(self, rows: Matrix) -> int:
+        """That of rows which may change without a change of what `now` returns; else 0."""
+        return 0
+
     @abstractmethod
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
         """The rows of a piece in bounded parts, with their other columns if `carry` is set."""
@@ -151,7 +155,9 @@ class FileSource(Source):
             for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
                 expect_unchanged(file)
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
-                batch = Batch(row, linalg.native(rows), weights, carried)
+                batch = Batch(
+                    row, linalg.native(rows), weights, carried, checksum=file.checksum(rows)
+                )
                 names = file.features if file.column is None else ()
                 if not self.skip_bad_rows:
                     checks.finite(batch.rows, row - start * many, where, names)

@@ -8,7 +8,7 @@ import queue
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,8 +29,8 @@ from isotropy.sources.databases import (
     mark_of,
     table_of,
 )
-from isotropy.sources.files import FormatError, Pieces, Place, listed, read_errors
-from isotropy.writing import atomic_write
+from isotropy.sources.files import FormatError, Matrix, Pieces, Place, listed, read_errors
+from isotropy.writing import atomic_write, lock_folder, replace_folder
 
 AHEAD = 2  # batches that wait to be written
 PATIENCE = 1.0  # seconds after which a writer that has failed is noticed
@@ -44,6 +44,9 @@ class LanceTable(Table):
     layout: Layout
     version: int
     fragments: tuple[tuple[int, int], ...]  # (id, rows)
+
+    def checksum(self, rows: Matrix) -> int:
+        return 0  # a version never changes, and `mark` tells versions apart
 
     def pieces(self) -> list[tuple[int, Place]]:
         step = self.rows_at_once
@@ -166,7 +169,24 @@ def _same(one: str, other: str) -> bool:
 
 
 class LanceSink(DatabaseSink):
+    """What runs to a column and to a table share: one at a time, in folders of this machine."""
+
     dtypes = ("float16", "float32", "float64")
+    lock: int | None = None
+
+    def _lock(self, folder: str) -> None:
+        try:
+            self.lock = lock_folder(folder)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{self.name}: another run is writing to {self.path!r}. Repeat the command when it "
+                "has ended."
+            ) from error
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     def _lists(self, rows: NDArray[Any]) -> pa.FixedSizeListArray:
         values = pa.array(np.ascontiguousarray(rows).reshape(-1))
@@ -181,7 +201,8 @@ class LanceColumn(LanceSink):
     """A new column of the table that is read.
 
     The files of each fragment are written as its rows arrive, and listed in a file beside them when
-    they are complete. The column appears with one commit, after the last fragment.
+    they are complete. The column appears with one commit, after the last fragment. One that is to
+    be replaced stays until then: the new one is added as `part`, and then exchanges names with it.
     """
 
     carries = False
@@ -193,9 +214,15 @@ class LanceColumn(LanceSink):
         self.folder = _folder(self.address)
         self.state = os.path.join(self.folder, "_isotropy", f"{self.column}.json")
         self.ends = np.cumsum([size for _, size in self.read.fragments]).tolist()
+        self.part, self.old = f"{self.column}-isotropy-part", f"{self.column}-isotropy-old"
         self.open: Fragment | None = None
+        self._look()
+
+    def _look(self) -> None:
+        """Open the table; raise if its column must stay."""
         with _errors(self.path):
-            schema = _lance().dataset(self.folder).schema
+            self.dataset = _lance().dataset(self.folder)
+        schema = self.dataset.schema
         if self.column in schema.names:
             metadata = schema.field(self.column).metadata or {}
             ours = Progress("", complete=True) if MARK.encode() in metadata else None
@@ -203,18 +230,26 @@ class LanceColumn(LanceSink):
 
     def begin(self) -> Progress:
         assert isinstance(self.read, LanceTable)
+        self._lock(self.folder)
+        self._look()
         with _errors(self.path, "written"):
-            self.dataset = _lance().dataset(self.folder)
             if mark_of(_files(self.dataset, self.read.layout), self.read.n_rows) != self.read.mark:
                 raise InputError(f"{self.path!r} has changed since it was opened. Open it again.")
-            if self.column in self.dataset.schema.names:  # ours, and to be replaced
-                self.dataset.drop_columns([self.column])
-            saved = _saved(self.state)
-            if saved is None or saved["job"] != self.job:
-                self.done = []
-                return Progress(self.job)
-            self.done = saved["fragments"]
-            return Progress(self.job, saved["n_done"], saved["n_skipped"])
+            names = self.dataset.schema.names
+            self.made = self.part if self.column in names else self.column
+            saved = _saved(self.state) or {}
+            same = saved.get("job") == self.job and saved["made"] == self.made
+            if same and self.made in names:  # it only lacks its name
+                self.kept = saved
+                return Progress(self.job, *saved["whole"])
+            if left := [name for name in (self.part, self.old) if name in names]:
+                self.dataset.drop_columns(left)
+                self.dataset = _lance().dataset(self.folder)
+            self.kept = {"job": self.job, "made": self.made, "version": self.dataset.version}
+            self.kept |= {"n_done": 0, "n_skipped": 0, "fragments": []}
+            if same and saved["version"] == self.dataset.version:
+                self.kept = saved
+            return Progress(self.job, self.kept["n_done"], self.kept["n_skipped"])
 
     def put(self, rows: NDArray[Any], batch: Batch) -> None:
         assert isinstance(self.read, LanceTable)
@@ -224,7 +259,7 @@ class LanceColumn(LanceSink):
                 for (fragment, _), end in zip(self.read.fragments, self.ends, strict=True)
                 if batch.first_row < end
             )
-            field = pa.field(self.column, self._type, metadata={MARK: self.job})
+            field = pa.field(self.made, self._type, metadata={MARK: self.job})
             self.open = Fragment(self.dataset.get_fragment(number), pa.schema([field]))
         lists: Any = self._lists(rows)
         if batch.n_skipped:  # they are there, and have no vector
@@ -240,31 +275,45 @@ class LanceColumn(LanceSink):
         with _errors(self.path, "written"):
             metadata, self.schema = self.open.finish()
         self.open = None
-        self.done = [*self.done, metadata.to_json()]
-        if progress.n_done == self.ends[-1]:
-            return  # the schema is at hand only after a fragment, so the last one is never skipped
-        os.makedirs(os.path.dirname(self.state), exist_ok=True)
-        with atomic_write(self.state) as part:
-            part.write_text(json.dumps(json.loads(str(progress)) | {"fragments": self.done}))
+        fragments = [*self.kept["fragments"], metadata.to_json()]
+        done = progress.n_done, progress.n_skipped
+        if progress.n_done == self.ends[-1]:  # the schema is at hand only after a fragment, so that
+            self.last = fragments  # this one is never skipped
+            self.kept |= {"whole": done}
+        else:
+            self.kept |= {"n_done": done[0], "n_skipped": done[1], "fragments": fragments}
+        _save(self.state, self.kept)
 
     def finish(self, progress: Progress) -> None:
+        with _errors(self.path, "written"):
+            if self.made not in self.dataset.schema.names:
+                self._add()
+            if self.made != self.column:
+                swap = {self.column: self.old, self.made: self.column}
+                self.dataset.alter_columns(*({"path": a, "name": b} for a, b in swap.items()))
+                self.dataset.drop_columns([self.old])
+        with suppress(OSError):
+            os.unlink(self.state)
+            os.rmdir(os.path.dirname(self.state))
+
+    def _add(self) -> None:
+        """Add the column in one commit."""
         lance = _lance()
         read = {fragment.fragment_id: fragment for fragment in self.dataset.get_fragments()}
-        with _errors(self.path, "written"):
-            fragments = [lance.FragmentMetadata.from_json(json.dumps(one)) for one in self.done]
-            empty = read.keys() - {fragment.id for fragment in fragments}
-            fragments += [read[number].metadata for number in empty]
-            lance.LanceDataset.commit(
-                self.folder,
-                lance.LanceOperation.Merge(sorted(fragments, key=lambda f: f.id), self.schema),
-                read_version=self.dataset.version,
-            )
-        shutil.rmtree(os.path.dirname(self.state), ignore_errors=True)
+        fragments = [lance.FragmentMetadata.from_json(json.dumps(one)) for one in self.last]
+        empty = read.keys() - {fragment.id for fragment in fragments}
+        fragments += [read[number].metadata for number in empty]
+        self.dataset = lance.LanceDataset.commit(
+            self.folder,
+            lance.LanceOperation.Merge(sorted(fragments, key=lambda f: f.id), self.schema),
+            read_version=self.dataset.version,
+        )
 
     def close(self) -> None:
         if self.open is not None:
             self.open.stop()
             self.open = None
+        self._unlock()
 
 
 class Fragment:
@@ -324,23 +373,29 @@ class LanceNewTable(LanceSink):
     def _expect_replaceable(self) -> None:
         """Raise if there is a table of that name which must stay."""
         if os.path.exists(self.folder):
-            with _errors(self.path):
-                metadata = _lance().dataset(self.folder).schema.metadata or {}
-            ours = Progress("", complete=True) if MARK.encode() in metadata else None
+            ours = Progress("", complete=True) if self._is_ours(self.folder) else None
             self.expect_room(f"the table {self.address.table!r} of {self.address.server!r}", ours)
 
+    def _is_ours(self, folder: str) -> bool:
+        with _errors(self.path):
+            return MARK.encode() in (_lance().dataset(folder).schema.metadata or {})
+
     def begin(self) -> Progress:
-        saved = _saved(self.state)
-        os.makedirs(self.address.server, exist_ok=True)
+        self._lock(self.part)
+        self._expect_replaceable()  # another run may have just made it
         self.parts: list[pa.Table] = []
-        if saved is None or saved["job"] != self.job:
-            shutil.rmtree(self.part, ignore_errors=True)
+        saved = _saved(self.state) or {}
+        found = Progress.parse(saved.get("progress"))
+        self.exists = found is not None and self.resumes(found)
+        if found is None or not self.exists:
+            for entry in os.scandir(self.part):
+                (shutil.rmtree if entry.is_dir() else os.unlink)(entry.path)
             return Progress(self.job)
         with _errors(self.path, "written"):
             dataset = _lance().dataset(self.part)
             if dataset.version != saved["version"]:  # a chunk that was not recorded
                 dataset.checkout_version(saved["version"]).restore()
-        return Progress(self.job, saved["n_done"], saved["n_skipped"])
+        return found
 
     def put(self, rows: NDArray[Any], batch: Batch) -> None:
         others = pa.table({}) if batch.carried is None else batch.carried
@@ -361,22 +416,33 @@ class LanceNewTable(LanceSink):
             dataset = _lance().write_dataset(
                 rows.replace_schema_metadata({MARK: self.job}),
                 self.part,
-                mode="append" if os.path.exists(self.part) else "create",
+                mode="append" if self.exists else "create",
             )
-        os.makedirs(os.path.dirname(self.state), exist_ok=True)
-        with atomic_write(self.state) as part:
-            found = json.loads(str(progress)) | {"version": dataset.version}
-            part.write_text(json.dumps(found))
+        self.exists = True
+        _save(self.state, {"progress": str(progress), "version": dataset.version})
 
     def finish(self, progress: Progress) -> None:
         self._expect_replaceable()  # others may have made it since
-        if os.path.exists(self.folder):
-            shutil.rmtree(self.folder)
-        os.rename(self.part, self.folder)
-        shutil.rmtree(os.path.join(self.folder, "_isotropy"), ignore_errors=True)
+        shutil.rmtree(os.path.dirname(self.state))
+        with _errors(self.path, "written"):
+            if not os.path.exists(self.folder):
+                os.rename(self.part, self.folder)
+                return
+            replace_folder(self.part, self.folder, self._is_ours)
+        shutil.rmtree(self.part, ignore_errors=True)
 
     def close(self) -> None:
         self.parts = []
+        if self.lock is not None:
+            with suppress(OSError):
+                os.rmdir(self.part)  # if nothing was written
+        self._unlock()
+
+
+def _save(path: str, found: dict[str, Any]) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with atomic_write(path) as part:
+        part.write_text(json.dumps(found))
 
 
 def _saved(path: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,11 @@ class Field:
         mark, _, text = (self.comment or "").partition(": ")
         return Progress.parse(text) if mark == MARK else None
 
+    @property
+    def is_part(self) -> bool:
+        """Whether its writer was interrupted."""
+        return self.progress is not None and not self.progress.complete
+
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresTable(Table):
@@ -114,8 +120,10 @@ class PostgresTable(Table):
 
 def open_table(address: Address, chunk_rows: int | None) -> PostgresTable:
     with _connected(address) as connection:
-        found = _find(connection, address)
+        found = _find(connection, address.table)
         if found is None:
+            if (part := _find(connection, _part(address.table))) is not None:
+                _expect_complete(address, *_fields(connection, part[0]))
             raise InputError(
                 f"{str(address)!r}: there is no table {address.table!r}, "
                 f"only {listed(_tables(connection)) or 'none'}. Choose with table=."
@@ -123,7 +131,7 @@ def open_table(address: Address, chunk_rows: int | None) -> PostgresTable:
         oid, server = found
         fields = _fields(connection, oid)
         field = _vectors(address, fields)
-        expect_complete(address, f"the column {field.name!r}", field.progress)
+        _expect_complete(address, field)
         key = _key(address, fields)
         n_features = field.size
         if n_features <= 0:  # a column of any width
@@ -150,14 +158,26 @@ def open_table(address: Address, chunk_rows: int | None) -> PostgresTable:
     return PostgresTable(**(vars(plain) | {"n_rows": n_rows, "bounds": bounds, "mark": mark}))
 
 
+def _part(name: str) -> str:
+    """The name that a column or table has until it is complete, which is short enough."""
+    schema, dot, own = name.rpartition(".")
+    return f"{schema}{dot}isotropy_part_{zlib.crc32(own.encode()):08x}"
+
+
+def _expect_complete(address: Address, *fields: Field) -> None:
+    for field in fields:
+        expect_complete(address, f"the column {address.column or field.name!r}", field.progress)
+
+
 def _vectors(address: Address, fields: list[Field]) -> Field:
-    """The column that the URL names; by default the only one of vectors."""
-    vectors = [field for field in fields if field.dtype is not None]
+    """The column that the URL names; by default the only one of vectors that is complete."""
+    vectors = [field for field in fields if field.dtype is not None and not field.is_part]
     wanted = [field for field in fields if field.name == address.column]
     if address.column is not None and not wanted:
+        _expect_complete(address, *(one for one in fields if one.name == _part(address.column)))
         raise InputError(
             f"{str(address)!r}: the table {address.table!r} has no column {address.column!r}, only "
-            f"{listed([field.name for field in fields])}. Choose with column."
+            f"{listed([field.name for field in fields if not field.is_part])}. Choose with column."
         )
     if wanted and wanted[0].dtype is None:
         raise InputError(
@@ -217,14 +237,19 @@ def _bounds(
     return total, tuple(bound for bound, _ in found if bound is not None)
 
 
-def _find(connection: Any, address: Address) -> tuple[int, str] | None:
-    schema, _, name = address.table.rpartition(".")
+def _find(connection: Any, table: str) -> tuple[int, str] | None:
+    schema, _, name = table.rpartition(".")
     found = connection.execute(FIND_TABLE, (name, schema or None, schema or None)).fetchone()
     return None if found is None else (found[0], found[1])
 
 
 def _fields(connection: Any, oid: int) -> list[Field]:
     return [Field(*row) for row in connection.execute(FIND_COLUMNS, (oid,)).fetchall()]
+
+
+def _named(connection: Any, found: tuple[int, str] | None) -> dict[str, Field]:
+    """The columns of what `_find` returned, by their names."""
+    return {} if found is None else {field.name: field for field in _fields(connection, found[0])}
 
 
 def _tables(connection: Any) -> list[str]:
@@ -263,6 +288,11 @@ def _errors(address: Address, then: str = "") -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+            raise InputError(  # without the reason, which may quote a part of the password
+                f"{str(address)!r} must have options that PostgreSQL knows. Check them, and write "
+                "& as %26 in a password."
+            ) from None
         lines = str(error.diag.message_primary or error).strip().splitlines() or ["no reason"]
         why = one_line(lines[0].rpartition(" failed: ")[2].removeprefix("FATAL:").strip(), 200)
         if "password" in why or "authentication" in why:
@@ -292,7 +322,8 @@ class PostgresSink(DatabaseSink):
     """A new column of the table that is read, or a new table of keys and vectors.
 
     Each chunk is one transaction: rows go to a temporary table and from there to the column, whose
-    comment records the progress.
+    comment records the progress. It gets its name when it is complete, in one transaction that
+    drops the one it replaces.
     """
 
     connection: Any = None
@@ -304,26 +335,30 @@ class PostgresSink(DatabaseSink):
             self._look(connection)
 
     def _look(self, connection: Any) -> Progress | None:
-        """What there is; sets `beside` if the rows belong to a table that exists."""
-        found = _find(connection, self.address)
+        """What an interrupted run has done; sets `beside` if the rows are those of the table.
+
+        `replaces` and `has_part` say whether there is an old one, and a part of a new one.
+        """
+        name = self.address.table
+        found = _find(connection, name)
         read = self.read if isinstance(self.read, PostgresTable) else None
         self.beside = read is not None and found == (read.oid, read.server)
         self.key, self.key_type = self._own_key()
-        self.is_new_table = found is None
-        self.is_new_column = True
-        if found is None:
-            return None
         self.expect_other_column(self.beside)
-        fields = _fields(connection, found[0])
-        here = [field for field in fields if field.name == self.column]
-        if not here and self.beside:
-            return None
-        self.is_new_column = False
-        what = f"the column {self.column!r} of the table {self.address.table!r}"
-        ours = self.beside or {field.name for field in fields} == {self.key, self.column}
+        fields = _named(connection, found)
+        column, part = str(self.column), _part(str(self.column))
+        what, ours = f"the column {column!r} of the table {name!r}", True
+        self.replaces, self.has_part = column in fields, part in fields
+        progress = fields[part].progress if self.has_part else None
         if not self.beside:
-            what = f"the table {self.address.table!r}"
-        return self.expect_room(what, here[0].progress if here else None, ours)
+            half = _find(connection, _part(name))
+            what, ours = f"the table {name!r}", fields.keys() == {self.key, column}
+            self.replaces, self.has_part = found is not None, half is not None
+            halves = _named(connection, half).values()
+            progress = next((one.progress for one in halves if one.progress), None)
+        if self.replaces:
+            self.expect_room(what, fields[column].progress if column in fields else None, ours)
+        return self.expect_room(what, progress) if self.has_part else None
 
     def _own_key(self) -> tuple[str, str]:
         """The name and the type of the key of the rows; by default their number."""
@@ -337,13 +372,15 @@ class PostgresSink(DatabaseSink):
     def begin(self) -> Progress:
         from psycopg import sql
 
-        self.table, self.field = _identifier(self.address.table), sql.Identifier(str(self.column))
         with _errors(self.address):
             self.connection = _connection(self.address, autocommit=False)
             lock = f"{self.address.table} {self.column}"
             self._run("SELECT pg_advisory_lock(hashtext(%s))", lock)  # of a run that just ended
             self.connection.commit()
             found = self._look(self.connection)
+            table, column = self.address.table, str(self.column)
+            self.table = _identifier(table if self.beside else _part(table))
+            self.field = sql.Identifier(_part(column) if self.beside else column)
             if found is None:
                 self._make()
                 found = Progress(self.job)
@@ -362,12 +399,12 @@ class PostgresSink(DatabaseSink):
 
         key, kind = sql.Identifier(self.key), sql.SQL(self.key_type)
         if self.beside:
-            if not self.is_new_column:
+            if self.has_part:
                 self._run(sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self.table, self.field))
             query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}")
             self._run(query.format(self.table, self.field, self._type()))
             return
-        if not self.is_new_table:
+        if self.has_part:
             self._run(sql.SQL("DROP TABLE {}").format(self.table))
         query = sql.SQL("CREATE TABLE {} ({} {} PRIMARY KEY, {} {})")
         self._run(query.format(self.table, key, kind, self.field, self._type()))
@@ -417,7 +454,24 @@ class PostgresSink(DatabaseSink):
     def finish(self, progress: Progress) -> None:
         with _errors(self.address, "; it resumes"):
             self._record(progress)
+            self._rename()
             self.connection.commit()
+
+    def _rename(self) -> None:
+        """Give the column or table its name, in place of the one that it replaces."""
+        from psycopg import sql
+
+        table, column = _identifier(self.address.table), sql.Identifier(str(self.column))
+        if self.beside:
+            drop = sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(table, column)
+            rename = sql.SQL("RENAME COLUMN {} TO {}").format(self.field, column)
+        else:
+            name = sql.Identifier(self.address.table.rpartition(".")[2])
+            drop = sql.SQL("DROP TABLE {}").format(table)
+            rename = sql.SQL("RENAME TO {}").format(name)
+        if self.replaces:
+            self._run(drop)
+        self._run(sql.SQL("ALTER TABLE {} {}").format(self.table, rename))
 
     def close(self) -> None:
         if self.connection is not None:

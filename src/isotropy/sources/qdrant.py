@@ -36,6 +36,7 @@ from isotropy.sources.files import FormatError, Pieces, Place, listed
 PAGE_ELEMENTS = 1 << 18  # of one request: a server takes at most 32 MB
 COSINE = "Cosine"
 IDS = 10_000  # of one request without vectors
+LOCAL = ("localhost", "127.0.0.1", "::1")
 
 _clients: dict[str, tuple[Any, int]] = {}  # open folders, each with the number of its users
 _clients_lock = threading.Lock()
@@ -110,7 +111,8 @@ def open_table(address: Address, chunk_rows: int | None) -> QdrantTable:
         config = client.get_collection(address.table).config
         expect_complete(address, "the collection", _progress(config))
         column, vectors = _vectors(address, config.params.vectors)
-        ids = list(_ids(client, address.table))
+        pages = _pages(client, address.table, IDS, False)
+        ids = [point.id for points in pages for point in points]
     whole = all(isinstance(one, int) for one in ids)
     table = QdrantTable(
         path=str(address),
@@ -154,13 +156,14 @@ def _vectors(address: Address, found: Any) -> tuple[str | None, Any]:
     return names[0], named[names[0]]
 
 
-def _ids(client: Any, collection: str) -> Iterator[int | str]:
+def _pages(client: Any, collection: str, n_points: int, whole: bool) -> Iterator[list[Any]]:
+    """All points, some at a time: with vectors and payloads, or only ids."""
     start = None
     while True:
         points, start = client.scroll(
-            collection, limit=IDS, offset=start, with_payload=False, with_vectors=False
+            collection, limit=n_points, offset=start, with_payload=whole, with_vectors=whole
         )
-        yield from (point.id for point in points)
+        yield points
         if start is None:
             return
 
@@ -173,6 +176,14 @@ def _folder(address: Address) -> str | None:
     """The folder of a local collection; None for a server."""
     parts = urlsplit(address.server)
     return None if parts.netloc else os.path.abspath(unquote(parts.path))
+
+
+def _place(address: Address) -> tuple[object, ...]:
+    """What tells servers and folders apart."""
+    folder, server = _folder(address), _server(address)
+    if folder is not None:
+        return (os.path.realpath(folder),)
+    return "localhost" if server["host"] in LOCAL else server["host"], server["port"]
 
 
 @contextmanager
@@ -261,7 +272,8 @@ class QdrantSink(DatabaseSink):
     """A new collection, with the ids and payloads of the one that is read.
 
     Points are written by id, so one that is written twice is there once. The metadata of the
-    collection record the progress after each request.
+    collection record the progress after each request. One that is to be replaced stays until there
+    is a whole one beside it, which is copied in its place: Qdrant cannot rename collections.
     """
 
     dtypes = ("float32",)
@@ -272,13 +284,15 @@ class QdrantSink(DatabaseSink):
         self.source = read
         self.column = self.address.column or (None if read is None else read.column)
         self.distance = COSINE if read is None else read.distance
-        if read is not None and read.address.table == self.address.table:
-            here, there = _folder(self.address), _folder(read.address)
-            if here == there or (here and there and os.path.samefile(here, there)):
-                raise InputError(
-                    f"{self.name} must be another collection than the one that is read, got "
-                    f"{self.address.table!r} for both. Choose another name."
-                )
+        if (
+            read is not None
+            and read.address.table == self.address.table
+            and _place(read.address) == _place(self.address)
+        ):
+            raise InputError(
+                f"{self.name} must be another collection than the one that is read, got "
+                f"{self.address.table!r} for both. Choose another name."
+            )
         self.open: Any = None
         folder = _folder(self.address)
         if folder is not None and not os.path.isdir(os.path.dirname(folder)):
@@ -289,11 +303,16 @@ class QdrantSink(DatabaseSink):
             self._look(client)
 
     def _look(self, client: Any) -> Progress | None:
-        self.exists = client.collection_exists(self.address.table)
-        if not self.exists:
-            return None
-        found = _progress(client.get_collection(self.address.table).config)
-        return self.expect_room(f"the collection {self.address.table!r}", found)
+        """What an interrupted run has done; sets `into`, the collection that is written to."""
+        table, part = self.address.table, f"{self.address.table}-isotropy-part"
+        there: dict[str, Progress | None] = {}
+        for name in filter(client.collection_exists, (table, part)):
+            found = _progress(client.get_collection(name).config)
+            there[name] = self.expect_room(f"the collection {name!r}", found)
+        replaces = table in there and there[table] is None
+        self.into = part if part in there or replaces else table
+        self.exists = self.into in there
+        return there.get(self.into)
 
     def begin(self) -> Progress:
         self.open = _connected(self.address)
@@ -303,17 +322,18 @@ class QdrantSink(DatabaseSink):
             if found is not None:
                 return found
             if self.exists:
-                self.client.delete_collection(self.address.table)
-            models = imported("qdrant_client.models", "qdrant", "qdrant://")
-            params = models.VectorParams(
-                size=self.n_features, distance=models.Distance(self.distance)
-            )
-            self.client.create_collection(
-                self.address.table,
-                vectors_config={self.column: params} if self.column else params,
-                metadata={MARK: str(Progress(self.job))},
-            )
+                self.client.delete_collection(self.into)
+            self._create(self.into)
         return Progress(self.job)
+
+    def _create(self, name: str) -> None:
+        models = imported("qdrant_client.models", "qdrant", "qdrant://")
+        params = models.VectorParams(size=self.n_features, distance=models.Distance(self.distance))
+        self.client.create_collection(
+            name,
+            vectors_config={self.column: params} if self.column else params,
+            metadata={MARK: str(Progress(self.job))},
+        )
 
     def put(self, rows: NDArray[Any], batch: Batch) -> None:
         models = imported("qdrant_client.models", "qdrant", "qdrant://")
@@ -326,7 +346,7 @@ class QdrantSink(DatabaseSink):
                 part = slice(start, start + step)
                 vectors = rows[part].tolist()
                 self.client.upsert(
-                    self.address.table,
+                    self.into,
                     points=models.Batch(
                         ids=ids[part],
                         payloads=payloads[part],
@@ -352,20 +372,36 @@ class QdrantSink(DatabaseSink):
 
     def save(self, progress: Progress) -> None:
         with self._errors():
-            self.client.update_collection(self.address.table, metadata={MARK: str(progress)})
+            self.client.update_collection(self.into, metadata={MARK: str(progress)})
 
     def finish(self, progress: Progress) -> None:
         with self._errors():
-            n_points = self.client.count(self.address.table, exact=True).count
+            n_points = self.client.count(self.into, exact=True).count
         n_rows = progress.n_done - progress.n_skipped
         if n_points < n_rows:
             raise InputError(
                 f"{self.path!r}: each row must have an id of its own, got {n_points:,} ids in "
                 f"{n_rows:,} rows. Rename the column 'id' to number the rows instead."
             )
-        self.save(progress)
+        part, self.into = self.into, self.address.table
+        with self._errors():
+            if part != self.into:
+                self._copy(part)
+            self.save(progress)
+            if part != self.into:
+                self.client.delete_collection(part)
         if self.distance == COSINE:
             _say_unit_rows(self.path)
+
+    def _copy(self, part: str) -> None:
+        """Replace the collection by another."""
+        models = imported("qdrant_client.models", "qdrant", "qdrant://")
+        if self.client.collection_exists(self.into):
+            self.client.delete_collection(self.into)
+        self._create(self.into)
+        for points in _pages(self.client, part, page_rows(self.n_features), True):
+            given = ({"id": p.id, "vector": p.vector, "payload": p.payload} for p in points)
+            self.client.upsert(self.into, [models.PointStruct(**one) for one in given], wait=True)
 
     def close(self) -> None:
         if self.open is not None:
