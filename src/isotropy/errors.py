@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import inspect
+import itertools
 import re
 import reprlib
 import sys
@@ -15,12 +16,16 @@ from typing import Any, TypeVar, overload
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 BRIEF = 80  # characters of a value in a message
-SECRET = re.compile(
-    r"((?:postgres|postgresql|qdrant):/{1,3}[^/\s:@]*:)\S*(?:\s(?:(?!:/).)*)?(?=@)"  # with spaces
+OPTIONS = ("table", "column", "key", "host", "port", "dbname", "user", "sslmode", r"\w*password")
+URL = re.compile(r"\s*[\w+.-]+:/")
+QUOTED_URL = re.compile(r"(['\"])(\w+:/.*?)(?<!\\)\1(?=[\s,.:;)\]}]|$)", re.DOTALL)
+SECRET = re.compile(  # in a URL, or in a text with one: then its end is not known
+    r"((?:postgres|postgresql|qdrant):/{1,3}[^:?'\"]*:)(?:(?!:/).)*(?=@)"
     r"|(\w:/{1,3}[^/\s:@]*:)\S*(?=@)"
-    r"|(qdrant:/{1,3})[^/\s:@]+(?=@)"
-    r"|((?:password|api_key)=)(?:[^&#\s'\"]|['\"](?=[^\s,.:;)\]}]))+",
-    re.IGNORECASE,
+    r"|(qdrant:/{1,3})[^#?\s:]+(?=@)"
+    r"|((?:api_?key|token)=)(?!\*{3}(?:\W|$))[^&#]*"
+    r"|((?:password|secret)=)(?!\*{3}(?:\W|$))(?:(?!&(?:" + "|".join(OPTIONS) + r")=).)*",
+    re.IGNORECASE | re.DOTALL,
 )
 BETWEEN = {"isotropy", "sklearn", "functools", "contextlib"}  # packages between a warning and users
 
@@ -35,6 +40,13 @@ def without_secrets(text: str) -> str:
     """
     if ":/" not in text:
         return text
+    ends = [0, *(end for found in QUOTED_URL.finditer(text) for end in found.span(2)), len(text)]
+    if URL.match(text):
+        ends = [0, len(text)]
+    return "".join(_masked(text[a:b]) for a, b in itertools.pairwise(ends))
+
+
+def _masked(text: str) -> str:
     return SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", text)
 
 

@@ -4,6 +4,8 @@ import json
 import traceback
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +15,8 @@ from isotropy.cli import app
 from isotropy.errors import InputError, brief, one_line, without_secrets
 from isotropy.sources.addresses import address
 from isotropy.writing import quoted
+
+from .conftest import lists
 
 SECRET = "s3cret-w0rd"
 
@@ -90,6 +94,16 @@ def test_secrets_are_cut_out_before_a_long_text_is():
         "postgresql://ann:my s3cr3t@host/db?table=t",
         "postgresql://ann:p@a s3cr3t's@host/db?table=t",
         "postgresql://host/db?password=ab's3cr3t&table=t",
+        "postgresql://host/db?password=my s3cr3t&table=t",
+        "postgresql://host/db?table=t&password=my s3cr3t",
+        "postgresql://host/db?table=t&password=a' s3cr3t",
+        "postgresql://host/db?password=a\"' s3cr3t&table=t",
+        "postgresql://host/db?password=a#s3cr3t&table=t",
+        "postgresql://host/db?password=a&s3cr3t&table=t",
+        "postgresql://ann@corp:s3cr3t@host/db?table=t",
+        "postgresql://ann lee:s3cr3t@host/db?table=t",
+        "postgresql://ann:123/s3cr3t@host/db?table=t",
+        "qdrant://host?api_key=a s3cr3t#docs",
         "qdrant://s3cr3t@host#docs",
     ],
 )
@@ -97,6 +111,10 @@ def test_passwords_with_any_character_are_masked(url):
     shown = without_secrets(f"{url!r} must be new, got {url!r}.")
     assert "s3cr3t" not in shown
     assert shown.count("host") == 2
+    assert shown.endswith(("'.", '".'))
+    assert without_secrets(shown) == shown
+    for shown in (without_secrets(f"got {url}"), without_secrets(url), brief(url), quoted(url)):
+        assert "s3cr3t" not in shown
     try:
         shown = repr(address(url))
     except InputError as error:
@@ -109,6 +127,30 @@ def test_a_password_with_an_at_sign_is_not_taken_for_the_host():
     assert found.server == "postgresql://ann:p%40ss%20w0rd%2F@host:1/db"
     assert address("postgresql://host/db?table=t").server == "postgresql://host/db"
     assert address("postgresql://ann:@/db?table=t").server == "postgresql://ann:@/db"
+
+
+def test_an_option_that_is_a_part_of_the_password_is_not_printed():
+    pytest.importorskip("psycopg")
+    with pytest.raises(InputError, match="write & as %26 in a password") as caught:
+        isotropy.open(f"postgresql://ann@127.0.0.1:1/db?password=a&{SECRET}=&table=t")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("target", ["lance://{}/db#new", "{}/new.parquet", "{}/new"])
+def test_a_table_with_two_columns_of_vectors_is_written(tmp_path, vectors, target):
+    few = lists(vectors[:50])
+    pq.write_table(pa.table({"a": few, "b": few, "id": range(50)}), tmp_path / "x.parquet")
+    saved, out = tmp_path / "repair.safetensors", target.format(tmp_path)
+    repair = isotropy.Center().fit(vectors[:50])
+    repair.save(saved)
+    if out.startswith("lance"):
+        pytest.importorskip("lance")
+    source = [tmp_path / "x.parquet", "--column", "a"]
+    found = run("apply", saved, *source, "--out", out)
+    assert found.exit_code == 0, found.output
+    rows = isotropy.open(tmp_path / "x.parquet", column="a")
+    again = repair.transform(rows, out=out, overwrite=True)
+    assert (again.column, again.n_samples) == ("a", 50)
 
 
 def test_the_page_of_a_report_has_no_secret(make_database, tmp_path):

@@ -64,6 +64,8 @@ def _of_url(text: str) -> Address:
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018
+        if "@" in parts.path and parts.scheme != "lance":
+            raise ValueError("a part of a password")
     except ValueError:  # which may hold a part of the password
         raise InputError(
             f"{shown!r} must be a URL. Check the host and the port, and write / as %2F, # as %23 "
