@@ -51,6 +51,22 @@ def texts(tmp_path):
     return path
 
 
+def test_an_interrupted_run_to_a_database_resumes(bert, texts, tmp_path, monkeypatch):
+    pytest.importorskip("lance")
+    from isotropy.sources.lance import LanceNewTable
+
+    def stopping(self, progress):
+        raise KeyboardInterrupt
+
+    out = f"lance://{tmp_path}/db#new"
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceNewTable, "finish", stopping)
+        assert run(bert, texts, "--out", out).exit_code
+    monkeypatch.setattr(Encoder, "block", None)  # nothing is left to encode
+    done(bert, texts, "--out", out)
+    assert isotropy.open(out).n_samples == len(TEXTS)
+
+
 def test_a_row_a_text_beside_the_text(bert, texts, tmp_path):
     assert done(bert, texts, "--out", tmp_path / "x.parquet") == ""
     table = pq.read_table(tmp_path / "x.parquet")

@@ -78,6 +78,59 @@ def test_groups_come_from_a_column(repair, X, groups, file, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, atol=1e-9)
 
 
+def test_frames_have_a_column_of_groups(X, groups, file):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    expected = by_hand(isotropy.Center(), X, groups)
+    table = pq.read_table(file)
+    frames = [table, pandas.read_parquet(file), polars.from_arrow(table)]
+    for frame in (isotropy.open(one, column="vector") for one in frames):
+        fitted = PerGroup(isotropy.Center()).fit(frame, groups="lang")
+        for labels in ("lang", groups):
+            found = fitted.transform(frame, groups=labels)
+            assert type(found) is type(frame.frame)
+            np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), expected, atol=1e-9)
+            assert list(found["lang"].to_numpy()) == groups.tolist()
+        both = PerGroup(isotropy.Center()).fit_transform(frame, groups="lang")
+        np.testing.assert_allclose(np.stack(both["vector"].to_numpy()), expected, atol=1e-9)
+    plain = table.drop_columns(["number"])
+    found = fitted.transform(plain, groups="lang")
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), expected, atol=1e-9)
+    reader = fitted.transform(plain.to_reader(100), groups="lang")
+    np.testing.assert_allclose(
+        np.stack(reader.read_all()["vector"].to_numpy()), expected, atol=1e-9
+    )
+    with pytest.raises(InputError, match="the name of a column for a stream"):
+        fitted.transform(plain.to_reader(), groups=groups)
+
+
+def test_bad_rows_of_a_frame_keep_their_groups(X, groups):
+    X[7, 3] = np.nan
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), 8)
+    frame = isotropy.open(pa.table({"lang": groups, "v": lists}), skip_bad_rows=True)
+    good = np.arange(600) != 7
+    expected = by_hand(isotropy.Center(), X[good], groups[good])
+    fitted = PerGroup(isotropy.Center()).fit(frame, groups=groups)
+    for labels in ("lang", groups):
+        found = fitted.transform(frame, groups=labels)
+        np.testing.assert_allclose(np.stack(found["v"].to_numpy()), expected, atol=1e-9)
+
+
+def test_the_job_is_the_groups_and_their_arrays(X, groups, file):
+    source = isotropy.open(file, column="vector")
+    fitted = PerGroup(isotropy.Center()).fit(source, groups="lang")
+
+    def job(repair, labels):
+        return repair._work(source, labels)[2]
+
+    again = PerGroup(isotropy.Center()).fit(source, groups="lang")
+    assert job(fitted, "lang") == job(again, "lang")
+    again.repairs_["fr"].mean_[0] += 1
+    others = [job(again, "lang"), job(fitted, "number"), job(fitted, groups[::-1])]
+    again = PerGroup(isotropy.Center()).fit(X, groups=np.char.replace(groups, "fr", "it"))
+    others.append(job(again, "lang"))
+    assert len({job(fitted, "lang"), job(fitted, groups), *others}) == 6
+
+
 @pytest.mark.parametrize("repair", REPAIRS)
 def test_one_file_holds_all_groups(repair, X, groups, tmp_path):
     path = tmp_path / "repair"
@@ -168,7 +221,7 @@ def test_what_is_no_group_is_refused(X, groups, file):
             call(X, groups=missing)
     with pytest.raises(InputError, match="groups must be a column beside the vectors, got 'x'"):
         grouped.fit(isotropy.open(file, column="vector"), groups="x")
-    with pytest.raises(InputError, match="got the name of a column"):
+    with pytest.raises(InputError, match=r"column beside the vectors, got 'lang'.*give the label"):
         clone(grouped).fit(X, groups=groups).transform(X, groups="lang")
     for inner in (None, PerGroup(isotropy.Center())):
         with pytest.raises(InputError, match="repair must be a repair of rows"):

@@ -159,6 +159,7 @@ def test_what_is_no_stream_is_refused(refused):
     first = b'{"e": [1, 2, 3, 0.5]}\n'
     assert "must have numbers in 'e', got 'x' in line 2" in refused(first + b'{"e": "x"}', "jsonl")
     assert "in line 2" in refused(first + b'{"e": [1, 2, 3, "4"]}', "jsonl")
+    assert "has no 'e' in line 3" in refused(first + b"\n{}\n", "jsonl")
     assert "has no 'e' in line 2" in refused(first + b'{"f": [1, 2, 3, 4]}', "jsonl")
     huge = b'{"e": [1, 2, 3, 1%s]}' % (b"0" * 400)
     assert "a number that is too large in line 2" in refused(first + huge, "jsonl")
@@ -238,7 +239,7 @@ def test_any_other_field_comes_out_as_it_went_in(others):
     from isotropy.sources.base import RowMap
     from isotropy.sources.streams import map_jsonl
 
-    rows = RowMap(lambda rows, first_row: rows * 2, 2, 2)
+    rows = RowMap(lambda batch: batch.rows * 2, 2, 2)
     whole = [{"e": [i, 0.5], "any": value, "t": text} for i, (value, text) in enumerate(others)]
     source = io.BytesIO("\n".join(map(json.dumps, whole)).encode())
     target = io.BytesIO()

@@ -33,7 +33,9 @@ def embed(
         str,
         Option(
             help=f"File for the vectors: {common.VECTOR_FILES}. Parquet also keeps the texts and "
-            "the other columns. Or the URL of a new table, such as lance:///folder#table.",
+            "the other columns. Or the URL of a new table, such as lance:///folder#table. The "
+            "column of vectors is `embedding`, unless a URL names another; an interrupted run to a "
+            "database resumes.",
             show_default=False,
         ),
     ],
@@ -100,6 +102,7 @@ def embed(
             overwrite=overwrite,
             name="--out",
             origin=source.origin(),
+            job="embed",
         )
         map_rows(source, lambda rows: rows, sink)
     if source.n_truncated:

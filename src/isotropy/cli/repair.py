@@ -161,10 +161,8 @@ def write(fitted: Repair | Codec, rows: Source, out: str, overwrite: bool, **gro
     """Write the repaired rows or codes and say so; returns the number of rows left out."""
     n_skipped = fitted.write(rows, out, overwrite=overwrite, **grouping)
     if not is_stream(out):
-        written = as_source(out)
-        common.say(
-            f"wrote {written.n_samples:,} rows of {written.n_features} to {without_secrets(out)}"
-        )
+        n_rows, n_features = rows.n_samples - n_skipped, len(fitted.get_feature_names_out())
+        common.say(f"wrote {n_rows:,} rows of {n_features} to {without_secrets(out)}")
     return n_skipped
 
 

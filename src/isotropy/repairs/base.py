@@ -39,6 +39,7 @@ from isotropy.repairs.shift import Shift, shift
 from isotropy.repairs.steps import Normalize, Step, affine_steps, named
 from isotropy.sources import (
     ArraySource,
+    Batch,
     PartsSink,
     RowMap,
     Sink,
@@ -47,6 +48,7 @@ from isotropy.sources import (
     as_source,
     guard,
     open_sink,
+    open_source,
 )
 from isotropy.stats import BlockSums, Moments, Statistic
 from isotropy.stored import Field
@@ -183,21 +185,27 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         array, tensor or frame of shape (n_samples, n_features_out)
             With `out`, a source of the file written, or None if that is a pipe.
         """
+        return self._transformed(X, None, out, engine, overwrite)
+
+    def _transformed(
+        self, X: Any, groups: Any, out: Any, engine: str | Engine | None, overwrite: bool
+    ) -> Any:
+        """What `transform` returns; `groups` are those of the rows, for a repair that has some."""
         if out is not None:
-            self.write(X, out, engine=engine, overwrite=overwrite)
-            return None if is_stream(out) else as_source(out)
+            _, sink = self._written(X, groups, out, engine, overwrite)
+            return None if is_stream(out) else open_source(out, column=sink.vectors)
         check_is_fitted(self)
         if checks.is_a(X, "pyarrow", "RecordBatchReader"):
             from isotropy.sources.streams import mapped_reader
 
-            return mapped_reader(X, self.row_map())
+            return mapped_reader(X, self.row_map(groups))
         if (frame := as_frame(X)) is not None:
             self._expect_own_output()
-            return frame.mapped(self.row_map())
+            return frame.mapped(self.row_map(groups, frame))
         rows = self._rows(X, self.n_features_in_)
         if not checks.is_tensor(X):
             validate_data(self, X, reset=False, skip_check_array=True)
-        return as_given(self._repaired(rows, 0), X)
+        return as_given(self._function(groups, ArraySource(rows))(Batch(0, rows)), X)
 
     def _expect_own_output(self) -> None:
         """Raise if scikit-learn would make another kind of frame of what `transform` returns."""
@@ -208,30 +216,44 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
                 'which comes back as the kind of frame it is. Use set_output(transform="default").'
             )
 
-    def row_map(self, **options: Any) -> RowMap:
-        """What `isotropy.sources.streams` needs to repair a stream."""
+    def row_map(self, groups: Any = None, source: Source | None = None, **options: Any) -> RowMap:
+        """What `isotropy.sources.streams` needs to repair a stream, or the rows of a source."""
         names = list(self.get_feature_names_out())
-        n_features = int(self.n_features_in_)
-        return RowMap(self._repaired, n_features, self._n_features_out, names, **options)
+        sizes = int(self.n_features_in_), self._n_features_out
+        return RowMap(self._function(groups, source), *sizes, names, **options)
+
+    def _function(self, groups: Any, source: Source | None) -> Callable[[Batch], Array]:
+        """What repairs a batch of the source."""
+        return lambda batch: self._repaired(batch.rows, batch.first_row)
 
     def write(
         self, X: Any, out: Any, *, engine: str | Engine | None = None, overwrite: bool = False
     ) -> int:
         """Write the repaired rows to `out`, as `transform` does; returns the rows left out."""
+        return self._written(X, None, out, engine, overwrite)[0]
+
+    def _written(
+        self, X: Any, groups: Any, out: Any, engine: str | Engine | None, overwrite: bool
+    ) -> tuple[int, Sink | PartsSink]:
+        """Write the repaired rows; returns the number of rows left out, and where they went."""
         check_is_fitted(self)
         guard({"out": out}, {"X": X}, overwrite=overwrite)
         source = as_source(X)
         checks.width(source.n_features, self.n_features_in_)
+        rows, function, job = self._work(source, groups)
         with using(engine):
-            sink = open_target(
-                out, self._n_features_out, source, overwrite=overwrite, job=self._job()
-            )
-            return map_rows(source, self._repaired, sink)
+            sink = open_target(out, self._n_features_out, source, overwrite=overwrite, job=job)
+            return map_rows(rows, function, sink), sink
+
+    def _work(self, source: Source, groups: Any) -> tuple[Source, Callable[[Array], Array], str]:
+        """(rows to write, function to apply to them, what identifies that) for a source."""
+        return source, self._repaired, self._job()
 
     def _job(self) -> str:
         """What identifies the fitted repair, to the last digit of its arrays."""
-        params = {name: str(value) for name, value in self.get_params().items()}
-        return f"{self.name} {stored.checksum(params, self._arrays()):08x}"
+        params = self.get_params() | self._header()
+        plain = {name: str(value) for name, value in params.items()}
+        return f"{self.name} {stored.checksum(plain, self._arrays()):08x}"
 
     def shift(self, X: Any, *, engine: str | Engine | None = None) -> Shift:
         """How far the rows of X are from the rows that the repair was fitted on.

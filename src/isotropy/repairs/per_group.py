@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,14 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.engines import Checkpoint, Engine, map_rows, open_checkpoint, using
+from isotropy.engines import Checkpoint, Engine, open_checkpoint, using
 from isotropy.errors import InputError, NotAffineError, brief, public, warn
 from isotropy.linalg import Floats
 from isotropy.repairs import files
-from isotropy.repairs.base import Repair, as_given, open_target, ungrouped
-from isotropy.sources import Batch, Chunk, Source, SourceView, as_source, guard, listed
+from isotropy.repairs.base import Repair, ungrouped
+from isotropy.sources import Batch, Chunk, Source, SourceView, listed
 from isotropy.stats import Moments
-from isotropy.writing import is_stream
 
 Label = str | int
 Labels = NDArray[Any]  # of objects, each a Label
@@ -121,26 +120,14 @@ class PerGroup(Repair):
 
         Parameters
         ----------
-        X : array or tensor of shape (n_samples, n_features); with `out` also a path or source
+        X : array, tensor or frame of shape (n_samples, n_features); with `out` also path or source
         groups : sequence of str or int of length n_samples, or str
             The group of each row, or the column that holds it; groups that were not fitted are
             refused.
         out, engine, overwrite
             As for the `transform` of every repair.
         """
-        if out is not None:
-            self.write(X, out, groups=groups, engine=engine, overwrite=overwrite)
-            return None if is_stream(out) else as_source(out)
-        check_is_fitted(self)
-        rows = self._rows(X, self.n_features_in_)
-        source = as_source(rows)
-        labels = given(groups, source)
-        if isinstance(labels, str):
-            raise InputError(
-                "groups must have a label for each row, got the name of a column, which an array "
-                "does not have. Give the labels."
-            )
-        return as_given(self.by_group(rows, labels, 0), X)
+        return self._transformed(X, groups, out, engine, overwrite)
 
     @classmethod
     def of(cls, repairs: Mapping[Label, Repair]) -> Self:
@@ -166,14 +153,17 @@ class PerGroup(Repair):
         overwrite: bool = False,
     ) -> int:
         """Write the repaired rows to `out`, as `transform` does; returns the rows left out."""
-        check_is_fitted(self)
-        guard({"out": out}, {"X": X}, overwrite=overwrite)
-        source = as_source(X)
-        checks.width(source.n_features, self.n_features_in_)
-        view = RepairedByGroup(source, given(groups, source), self)
-        with using(engine):
-            sink = open_target(out, self._n_features_out, source, overwrite=overwrite)
-            return map_rows(view, unchanged, sink)
+        return self._written(X, groups, out, engine, overwrite)[0]
+
+    def _work(self, source: Source, groups: Any) -> tuple[Source, Callable[[Array], Array], str]:
+        labels = given(groups, source)
+        rows = RepairedByGroup(source, labels, self)
+        named = labels if isinstance(labels, str) else zlib.crc32(repr(labels.tolist()).encode())
+        return rows, unchanged, f"{self._job()} {named}"
+
+    def _function(self, groups: Any, source: Source | None) -> Callable[[Batch], Array]:
+        labels = given(groups, source)
+        return lambda batch: self.by_group(batch.rows, labels_of(batch, labels), batch.first_row)
 
     def by_group(self, rows: Array, labels: Labels, first_row: int | None = None) -> Array:
         """The rows, each repaired as its group is."""
@@ -240,6 +230,9 @@ class PerGroup(Repair):
         ]
         return {"params": {"repair": inner}, "groups": groups}
 
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return files.numbered("group", [one._arrays() for one in self.repairs_.values()])
+
     def _tensors(self) -> dict[str, NDArray[Any]]:
         return files.numbered("group", [one._tensors() for one in self.repairs_.values()])
 
@@ -274,14 +267,19 @@ def n_groups(header: dict[str, Any]) -> int:
     return len(groups)
 
 
-def given(groups: Any, source: Source) -> Labels | str:
-    """The label of each row, or the name of the column that holds them."""
+def given(groups: Any, source: Source | None) -> Labels | str:
+    """The label of each row, or the name of the column that holds them.
+
+    A stream, which is no source, must have a column.
+    """
     if isinstance(groups, str):
         return groups
     if groups is None:
         raise InputError(
             "groups must be given: the label of each row, or the name of a column, got none."
         )
+    if source is None:
+        raise InputError("groups must be the name of a column for a stream, got labels.")
     listing = groups if isinstance(groups, (list, tuple)) else linalg.to_numpy(groups)
     labels = as_labels(checks.listing(listing, "groups"))
     if len(labels) != source.n_samples:
@@ -327,6 +325,19 @@ def expect_enough(members: dict[Label, NDArray[np.int64]], n_features: int) -> N
         )
 
 
+def labels_of(batch: Batch, labels: Labels | str) -> Labels:
+    """The labels of a batch: some of those given, or a column beside its vectors."""
+    if not isinstance(labels, str):
+        return labels[row_numbers(batch)]
+    there = [] if batch.carried is None else batch.carried.column_names
+    if batch.carried is None or labels not in there:
+        raise InputError(
+            f"groups must be a column beside the vectors, got {brief(labels)}, and there is "
+            f"{listed(there, 5) or 'none'}. Choose another, or give the label of each row."
+        )
+    return as_labels(batch.carried.column(labels).to_pylist())
+
+
 def unchanged(rows: Array) -> Array:
     """The rows as they are."""
     return rows
@@ -338,18 +349,6 @@ class ByGroup(SourceView):
     def __init__(self, source: Source, labels: Labels | str) -> None:
         super().__init__(source)
         self.labels = labels
-
-    def of(self, batch: Batch) -> Labels:
-        """The labels of a batch, whose other columns were read."""
-        if not isinstance(self.labels, str):
-            return self.labels[row_numbers(batch)]
-        there = [] if batch.carried is None else batch.carried.column_names
-        if batch.carried is None or self.labels not in there:
-            raise InputError(
-                f"groups must be a column beside the vectors, got {brief(self.labels)}, and there "
-                f"is {listed(there, 5) or 'none'}. Choose another."
-            )
-        return as_labels(batch.carried.column(self.labels).to_pylist())
 
     def members(self) -> dict[Label, NDArray[np.int64]]:
         """The row numbers of each group."""
@@ -366,7 +365,7 @@ class ByGroup(SourceView):
             return
         for chunk in self.chunks():
             for batch in self.read(chunk):
-                yield row_numbers(batch), self.of(batch)
+                yield row_numbers(batch), labels_of(batch, self.labels)
 
 
 def row_numbers(batch: Batch) -> NDArray[np.int64]:
@@ -386,7 +385,8 @@ class RepairedByGroup(ByGroup):
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):
             if batch.rows.shape[0]:
-                batch = replace(batch, rows=self.repair.by_group(batch.rows, self.of(batch)))
+                labels = labels_of(batch, self.labels)
+                batch = replace(batch, rows=self.repair.by_group(batch.rows, labels))
             yield batch
 
     def bare(self) -> Self:

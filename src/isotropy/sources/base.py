@@ -250,13 +250,13 @@ def mapped_files(X: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RowMap:
-    """What is done to the rows of a stream: `function(rows, first_row)`, to another width.
+    """What is done to the rows of a stream: `function(batch)`, to another width.
 
     Vectors in columns of their own are in those of `names` if their number changes. `seen(rows,
     n_skipped)` is told about all rows, and how many bad ones were left out.
     """
 
-    function: Callable[[Array, int], Array]
+    function: Callable[[Batch], Array]
     n_features: int
     n_features_out: int
     names: Sequence[str] = ()

@@ -411,11 +411,15 @@ class ParquetSink(Sink):
     dtypes = (*FLOATS, *CODES)
     writer: Any = None
 
+    @property
+    def vectors(self) -> str:
+        return self.column or "embedding"
+
     def _write(self, rows: NDArray[Any], carried: pa.Table | None) -> None:
         values = pa.array(np.ascontiguousarray(rows).reshape(-1))
         lists = pa.FixedSizeListArray.from_arrays(values, self.n_features)
         table = pa.table({}) if carried is None else carried.replace_schema_metadata(None)
-        name = self.column or "embedding"
+        name = self.vectors
         if name in table.column_names:
             raise InputError(
                 f"there is a carried column {name!r} already, which is the name of "

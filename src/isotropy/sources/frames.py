@@ -103,15 +103,15 @@ class FrameSource(Source):
     def mapped(self, rows: RowMap) -> Any:
         """A frame of the same kind with mapped vectors, without the bad rows that are left out."""
         checks.width(self.n_features, rows.n_features)
-        bare, parts, kept = self.bare(), list[NDArray[Any]](), list[NDArray[np.int64]]()
-        for chunk in bare.chunks():
-            for batch in bare.read(chunk):
+        parts, kept = list[NDArray[Any]](), list[NDArray[np.int64]]()
+        for chunk in self.chunks():
+            for batch in self.read(chunk):
                 first, n_rows = batch.first_row, len(batch.rows)
                 kept.append(
                     np.arange(first, first + n_rows) if batch.numbers is None else batch.numbers
                 )
                 if n_rows:
-                    parts.append(returned(rows.function(batch.rows, first), self.layout, first))
+                    parts.append(returned(rows.function(batch), self.layout, first))
         if not parts:
             raise InputError("X must have good rows, got none.")
         new = parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -52,6 +52,11 @@ class ChunkWriter:
     carries = True
     apart = True
 
+    @property
+    def vectors(self) -> str | None:
+        """The name of the column of vectors; None where columns have no names."""
+        return None
+
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows, with their other columns if there is room for them."""
         raise NotImplementedError
@@ -255,6 +260,10 @@ class PartsSink(ChunkWriter):
         self.n_features, self.dtype, self.column = n_features, dtype, column
         self.origin = origin
         self.n_written = 0
+
+    @property
+    def vectors(self) -> str | None:
+        return self.part(0).vectors
 
     def write(self, rows: Array, carried: pa.Table | None = None) -> None:
         """Append rows as a part of their own."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from isotropy import checks
 from isotropy.errors import InputError, brief
 from isotropy.sources import jsonl, tables
-from isotropy.sources.base import RowMap
+from isotropy.sources.base import Batch, RowMap
 from isotropy.sources.columnar import Layout, choose, width
 from isotropy.sources.csv import text_rows
 from isotropy.sources.files import Column, FormatError, Matrix, read_errors
@@ -56,7 +56,7 @@ def mapped_batches(
             if found.numbers is not None:
                 table = table.take(found.numbers - first_row)
             if len(found.rows):
-                new = returned(rows.function(found.rows, first_row), layout, first_row)
+                new = returned(rows.function(found), layout, first_row)
                 table = with_vectors(table, fitting, new, rows.names)
                 yield from table.combine_chunks().to_batches()
             first_row += batch.num_rows
@@ -111,7 +111,7 @@ def map_jsonl(
 def _mapped_lines(
     source: BinaryIO, rows: RowMap, column: Column, n_rows: int
 ) -> Iterator[tuple[list[Record], Matrix, Layout]]:
-    records = (record for record in tables.records(source, tables.JSON) if record.held)
+    records = (record for record in tables.records(source, tables.JSON) if record.held != "")
     layout, first_row = None, 0
     while held := list(itertools.islice(records, n_rows)):
         layout = layout or _json_layout(held, column)
@@ -124,7 +124,7 @@ def _mapped_lines(
         checks.finite(found, first_row - len(found))
         rows.seen(found, 0 if good is None else len(good) - len(found))
         if held:
-            yield held, rows.function(found, first_row - len(found)), layout
+            yield held, rows.function(Batch(first_row - len(found), found)), layout
     if layout is None:
         raise InputError(f"{INPUT} must hold JSON lines, got none.")
 

@@ -219,7 +219,7 @@ def records(file: BinaryIO, form: Form, line: int = 1) -> Iterator[Record]:
         text = decoded(raw, number)
         held: Any = text
         if form.is_json:
-            held = json_object(text, number) if text.strip() else {}
+            held = json_object(text, number) if text.strip() else ""
         elif form.delimiter == SPACE:
             held = _few(text.split(None, form.most_cells - 1), number)
         elif form.delimiter:
