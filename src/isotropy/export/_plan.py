@@ -21,7 +21,7 @@ from isotropy.export._layers import (
     widened,
 )
 from isotropy.models import MODES, short_name
-from isotropy.repairs import Origin, PerGroup, Repair, origin_warning
+from isotropy.repairs import Origin, Repair, origin_warning
 from isotropy.repairs.steps import Multiply, Normalize
 
 CODE = "modeling_isotropy.py"
@@ -87,8 +87,9 @@ def planned(model: Model, repair: Repair) -> Planned:
         raise InputError(
             "model must have one tower, got a Router. Repair its towers before you join them."
         )
-    if isinstance(repair, PerGroup):
-        place, layers = _routed(model, repair, repair.repairs_)
+    towers = getattr(repair, "repairs_", None)  # of a chain, a list
+    if isinstance(towers, Mapping):
+        place, layers = _routed(model, repair, towers)
     else:
         place, layers = _placed(model, repair)
     kept: Planned = [(i, None) for i in range(len(model.parts))]

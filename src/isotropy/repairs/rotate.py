@@ -67,7 +67,7 @@ class Rotate(Invertible):
 
     hadamard: each of three rounds permutes the coordinates, changes some signs, and multiplies
     blocks of p coordinates by the Hadamard matrix over sqrt(p). p is the largest power of two that
-    is left: 768 = 512 + 256. On a CPU it is faster than a matrix from about 1,000 features on.
+    is left: 768 = 512 + 256. On a CPU it is faster than a matrix from about 2,000 features on.
 
     Affine. The mean is subtracted while learning only.
 
