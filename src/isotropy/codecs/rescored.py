@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -39,7 +41,7 @@ class Rescored(Codec):
     Attributes
     ----------
     coarse_, fine_ : Codec
-        Fitted clones.
+        Fitted clones, or what was given, if it is fitted.
 
     Notes
     -----
@@ -62,8 +64,9 @@ class Rescored(Codec):
     n_candidates: int = 100
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
-        self.coarse_ = clone(self.coarse)._learn(source, checkpoint)
-        self.fine_ = clone(self.fine)._learn(source, checkpoint)
+        self.coarse_, self.fine_ = (
+            _fitted(part, source, checkpoint) for part in (self.coarse, self.fine)
+        )
         return int(self.fine_.n_samples_seen_)
 
     @property
@@ -149,6 +152,17 @@ class Rescored(Codec):
         if tensors:
             raise InputError(f"{brief(min(tensors))} is not expected")
         self._check_params()
+
+
+def _fitted(codec: Codec, source: Source, checkpoint: Checkpoint | None) -> Codec:
+    """The codec if it is fitted, else a clone that is fitted now."""
+    try:
+        check_is_fitted(codec)
+    except NotFittedError:
+        new: Codec = clone(codec)
+        return new._learn(source, checkpoint)
+    checks.width(source.n_features, codec.n_features_in_)
+    return codec
 
 
 def _bytes(codes: Array) -> Array:
