@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     )
     from isotropy import report as report
     from isotropy.codecs import load
-    from isotropy.evidence import Advice, Comparison, Diagnosis, advise, compare, diagnose
+    from isotropy.evidence import (
+        Advice,
+        Comparison,
+        Compression,
+        Diagnosis,
+        advise,
+        compare,
+        compress,
+        diagnose,
+    )
     from isotropy.geometry import Geometry, measure
     from isotropy.layer_geometry import LayerGeometry, layers
     from isotropy.models import Embeddings, Encoder, KeyedVectors, open_encoder
@@ -46,8 +55,8 @@ if TYPE_CHECKING:
 MODULES = {"codecs", "engines", "evidence", "examples", "export", "losses", "metrics", "models"}
 MODULES |= {"repairs", "report", "sources", "stats", "tasks", "testing"}
 HOME = {  # name: the module it comes from
-    **dict.fromkeys(("Advice", "Comparison", "Diagnosis"), "evidence"),
-    **dict.fromkeys(("advise", "compare", "diagnose"), "evidence"),
+    **dict.fromkeys(("Advice", "Comparison", "Compression", "Diagnosis"), "evidence"),
+    **dict.fromkeys(("advise", "compare", "compress", "diagnose"), "evidence"),
     **dict.fromkeys(("Geometry", "measure"), "geometry"),
     **dict.fromkeys(("LayerGeometry", "layers"), "layer_geometry"),
     **dict.fromkeys(("Embeddings", "Encoder", "KeyedVectors"), "models"),
@@ -81,6 +90,7 @@ __all__ = [
     "Chain",
     "ClusterRemoval",
     "Comparison",
+    "Compression",
     "Diagnosis",
     "Embeddings",
     "Encoder",
@@ -97,6 +107,7 @@ __all__ = [
     "advise",
     "codecs",
     "compare",
+    "compress",
     "diagnose",
     "embeddings",
     "evidence",

@@ -16,8 +16,16 @@ from isotropy import checks
 from isotropy.errors import InputError, brief
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
-from isotropy.models import Float32Array, KeyedVectors, Text, distinct, expect_texts
-from isotropy.repairs import Center
+from isotropy.models import (
+    Encoder,
+    Float32Array,
+    KeyedVectors,
+    Text,
+    distinct,
+    expect_texts,
+    fingerprint,
+)
+from isotropy.repairs import Center, Origin
 from isotropy.repairs.per_group import LEAST_ROWS, Label, Labels, as_labels
 from isotropy.repairs.per_group import distinct as distinct_labels
 from isotropy.sources import PickedRows, listed
@@ -218,6 +226,16 @@ class Bench:
         if subsets is None:
             return groups.astype(str)
         return np.array([f"{a} {b}" for a, b in zip(subsets[items], groups, strict=True)])
+
+    def origin(self, level: str, texts: Sequence[Text], evidence: str) -> Origin:
+        """What a repair or codec records: the vectors and texts it was fitted on, and why."""
+        made = {}
+        if isinstance(self.encoder, Encoder):
+            made = self.encoder.origin(level)
+        elif isinstance(self.encoder, KeyedVectors):
+            made = self.encoder.origin()
+        made = made | {"fingerprint": fingerprint(texts), "evidence": evidence}
+        return Origin.from_dict(made)
 
     # How candidates score
 

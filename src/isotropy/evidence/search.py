@@ -36,8 +36,8 @@ from isotropy.evidence.spaces import (
 )
 from isotropy.evidence.split import Split, disjoint, divided, effective_groups
 from isotropy.linalg import Floats
-from isotropy.models import Encoder, KeyedVectors, Text, fingerprint
-from isotropy.repairs import Origin, Repair
+from isotropy.models import Text
+from isotropy.repairs import Repair
 from isotropy.repairs.per_group import Label, as_labels
 from isotropy.tasks import Outcome, Task
 
@@ -439,13 +439,7 @@ class Search:
         else:
             fits = self.outer_plan.evaluations[0].fits
         repair = fits.alone(choice)
-        encoder, made = self.bench.encoder, {}
-        if isinstance(encoder, Encoder):
-            made = encoder.origin(choice.level)
-        elif isinstance(encoder, KeyedVectors):
-            made = encoder.origin()
-        made = made | {"fingerprint": fingerprint(fits.texts_for(choice)), "evidence": evidence}
-        repair.origin_ = Origin.from_dict(made)
+        repair.origin_ = self.bench.origin(choice.level, fits.texts_for(choice), evidence)
         return repair
 
     def _fitted_on(self, choice: Candidate) -> str:

@@ -83,13 +83,18 @@ def interval(
     (NaN, NaN) if the difference is NaN, or a fold is a single group, from which nothing can be
     drawn.
     """
-    _expect_folds(folds)
     checks.real(level, "level", 0, 1)
+    low, high = quantiles(folds, [(1 - level) / 2, (1 + level) / 2], n_draws, seed)
+    return low, high
+
+
+def quantiles(
+    folds: Sequence[Fold], at: Sequence[float], n_draws: int = 2000, seed: int = 0
+) -> list[float]:
+    """Quantiles of the difference over the draws of `interval`; NaN where that is."""
+    _expect_folds(folds)
     draws = _bootstrap(folds, checks.integer(n_draws, "n_draws", 1), seed)
-    if not len(draws):
-        return math.nan, math.nan
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return [float(end) for end in np.quantile(draws, at)] if len(draws) else [math.nan] * len(at)
 
 
 @public
