@@ -29,7 +29,10 @@ def report(
     ] = None,
     evidence: Annotated[
         list[Path] | None,
-        Option(help="Output of `compare --json` or `advise --json` in a file; repeatable."),
+        Option(
+            help="Output of `compare --json`, `advise --json` or `compress --json` in a file; "
+            "repeatable."
+        ),
     ] = None,
     layers: Annotated[Path | None, Option(help="Output of `layers --json` in a file.")] = None,
     against: Annotated[

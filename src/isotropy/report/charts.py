@@ -23,6 +23,7 @@ import numpy as np
 from isotropy import checks
 from isotropy.errors import InputError, MissingExtraError, one_line, public
 from isotropy.linalg import Floats
+from isotropy.report import inputs
 from isotropy.report.views import Colouring, View, as_view, colourings, hover, shortened
 
 try:
@@ -35,6 +36,10 @@ except ImportError as error:
 INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
 NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
          "#dc2626", "#65a30d")  # fmt: skip
+LINES = ("#6b7280", "#0072b2", "#c2410c", "#111827", "#7e22ce", "#047857")  # told apart by all
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
+DASHES = ("dot", "dash", "dashdot", "solid")
+BESIDE = 1.025  # times as far right as the points of the repair before
 N_BINS = 60
 ROUNDING = 1e-6  # relative error of a float32
 LONGEST_NAME = 24  # beside a chart
@@ -283,6 +288,88 @@ def evidence(gains: Sequence[Any]) -> go.Figure:
     figure.add_vline(x=0, line={"color": GREY, "dash": "dot"})
     figure.update_yaxes(autorange="reversed", tickfont={"size": 11})
     return figure
+
+
+@public
+def compression(found: Any) -> go.Figure:
+    """Score against bytes per vector: a line for each repair, the frontier ringed, float32 dashed.
+
+    A line joins the best code of each size. Codes with a second stage, which store more than they
+    keep in memory, are hollow. The best of each kind have their 95 % interval; the others are
+    small. Found is what `compress` returns, or its --json output.
+    """
+    codes = inputs.opened_codes(found)
+    figure = blank("bytes per vector in memory", f"{codes.metric}, points", x_log=True)
+    repairs = list(dict.fromkeys(point.repair for point in codes.points))
+    places: dict[inputs.Point, float] = {}
+    for i, repair in enumerate(repairs):
+        own = [p for p in codes.points if p.repair == repair and not math.isnan(p.score)]
+        beside = BESIDE ** (i - (len(repairs) - 1) / 2)  # so that intervals don't cover each other
+        places |= {point: point.n_bytes * beside for point in own}
+        color, symbol = LINES[i % len(LINES)], SYMBOLS[i % len(SYMBOLS)]
+        joined = _best([point for point in own if point.n_bytes == point.n_bytes_stored])
+        hollow = _best([point for point in own if point.n_bytes != point.n_bytes_stored])
+        small = [point for point in own if point not in (*joined, *hollow)]
+        line = {"color": color, "dash": DASHES[i % len(DASHES)], "width": 2}
+        for points, mode, marker in (
+            (joined, "lines+markers", {"symbol": symbol, "size": 9}),
+            (hollow, "markers", {"symbol": f"{symbol}-open", "size": 9, "line": {"width": 2}}),
+            (small, "markers", {"symbol": symbol, "size": 5, "opacity": 0.5}),
+        ):
+            figure.add_scatter(
+                x=[places[point] for point in points], y=[point.score for point in points],
+                text=[_described(point) for point in points], hoverinfo="text", name=plain(repair),
+                legendgroup=repair, showlegend=points is joined, mode=mode, line=line,
+                marker=marker | {"color": color},
+                error_y=None if points is small else _bars(points, codes.baseline),
+            )  # fmt: skip
+    ringed = sorted((p for p in places if p.on_frontier), key=lambda point: point.n_bytes)
+    figure.add_scatter(
+        x=[places[point] for point in ringed], y=[point.score for point in ringed],
+        name="frontier", mode="markers", hoverinfo="skip",
+        marker={"symbol": "circle-open", "size": 18, "line": {"width": 2}, "color": CROSS},
+    )  # fmt: skip
+    ends = [codes.n_bytes * 1.2, min(places.values(), default=codes.n_bytes) / 1.2]
+    figure.add_scatter(
+        x=ends, y=[codes.baseline] * 2, mode="lines", hoverinfo="skip",
+        name=f"float32, {codes.n_bytes:,} bytes", line={"color": CROSS, "dash": "dash", "width": 2},
+    )  # fmt: skip
+    for point in places:
+        if point.chosen:
+            figure.add_annotation(
+                x=math.log10(places[point]), y=point.score, ax=0, ay=70, arrowhead=2,
+                text=f"<b>{point.n_bytes:,} bytes</b><br>{point.ratio:.0f} times smaller",
+                bgcolor="rgba(255, 255, 255, 0.9)", bordercolor=GREY,
+            )  # fmt: skip
+    sizes = sorted({point.n_bytes for point in codes.points} | {codes.n_bytes})
+    figure.update_xaxes(
+        tickvals=sizes, ticktext=[f"{size:,}" for size in sizes],
+        range=[math.log10(end) for end in reversed(ends)],
+    )  # fmt: skip
+    figure.update_layout(height=500, hovermode="closest")
+    return figure
+
+
+def _best(points: Sequence[inputs.Point]) -> list[inputs.Point]:
+    """The best point of each size, the smallest first."""
+    best = {point.n_bytes: point for point in sorted(points, key=lambda point: point.score)}
+    return sorted(best.values(), key=lambda point: point.n_bytes)
+
+
+def _bars(points: Sequence[inputs.Point], baseline: float) -> dict[str, Any]:
+    """The intervals of the losses, about the scores."""
+    up = [baseline - point.interval[0] - point.score for point in points]
+    down = [point.score - baseline + point.interval[1] for point in points]
+    return {"type": "data", "array": up, "arrayminus": down, "thickness": 1, "width": 3}
+
+
+def _described(point: inputs.Point) -> str:
+    low, high = point.interval
+    stored = f", {point.n_bytes_stored:,} stored" * (point.n_bytes_stored != point.n_bytes)
+    return (
+        f"{plain(point.name)}<br>{point.n_bytes:,} bytes{stored}, {point.ratio:.0f} times smaller"
+        f"<br>{point.score:.1f}: a loss of {point.loss:.1f} (95 % interval {low:.1f} to {high:.1f})"
+    )
 
 
 def plain(text: str) -> str:

@@ -53,6 +53,12 @@ def count(value: Any, name: str) -> None:
         raise _wrong(name, "an integer of at least 0", value)
 
 
+def positive(value: Any, name: str) -> None:
+    count(value, name)
+    if not value:
+        raise _wrong(name, "an integer of at least 1", value)
+
+
 def number(value: Any, name: str) -> None:
     """Raise unless value is a finite number, or null or NaN if it is undefined."""
     if value is None:
@@ -67,6 +73,11 @@ def defined(value: Any, name: str) -> None:
     number(value, name)
     if value is None or value != value:
         raise _wrong(name, "a number", value)
+
+
+def flag(value: Any, name: str) -> None:
+    if not isinstance(value, bool):
+        raise _wrong(name, "true or false", value)
 
 
 def optional(check: Check) -> Check:
@@ -126,7 +137,7 @@ def _wrong(name: str, rule: str, value: Any) -> InputError:
 
 
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
-PRINTED = "`isotropy compare --json` or `isotropy advise --json`"
+PRINTED = "`isotropy compare --json`, `isotropy advise --json` or `isotropy compress --json`"
 INTERVAL = listing(number, "a pair of numbers", 2, 2)
 RESULT = {
     **dict.fromkeys(("task", "metric", "repair", "method", "fitted_on"), text),
@@ -148,6 +159,22 @@ ADVISED = {
     "interval": INTERVAL,
     "p": number,
     "candidates": objects(CANDIDATE),
+}
+CODE = {
+    **dict.fromkeys(("name", "repair", "code"), text),
+    **dict.fromkeys(("n_bytes", "n_bytes_stored"), positive),
+    **dict.fromkeys(("ratio", "score", "loss"), number),
+    "interval": INTERVAL,
+    "on_frontier": flag,
+}
+COMPRESSED = {
+    **dict.fromkeys(("reason", "task", "metric", "fitted_on", "items"), text),
+    "choice": optional(text),
+    "baseline": defined,
+    "n_bytes": positive,
+    "n_tested": count,
+    "codes": objects(CODE, least=1),
+    "notes": listing(text, "a list of texts"),
 }
 
 
@@ -176,17 +203,77 @@ class Evidence:
     p_kind: str
 
 
-def opened(found: Any) -> Evidence:
-    """The evidence of a comparison, an advice, their plain values, or a file of JSON."""
+@dataclass(frozen=True)
+class Point:
+    """A code of vectors: its size, and its score with a 95 % interval, both times 100."""
+
+    name: str
+    repair: str
+    code: str
+    n_bytes: int
+    n_bytes_stored: int
+    ratio: float
+    score: float
+    loss: float
+    interval: tuple[float, float]
+    on_frontier: bool
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The codes that `compress` compared, and its verdict."""
+
+    task: str
+    metric: str
+    conclusion: str
+    words: str
+    baseline: float
+    n_bytes: int
+    points: tuple[Point, ...]
+    gains: tuple[Gain, ...] = ()
+
+
+def opened(found: Any) -> Evidence | Codes:
+    """The evidence of a comparison, an advice, a compression, their plain values, or a file."""
     if hasattr(found, "to_dict"):
         found = found.to_dict()
     found = read(found, "evidence", PRINTED, _fields)
+    if "codes" in found:
+        return _compressed(found)
     return _compared(found) if "results" in found else _advised(found)
+
+
+def opened_codes(found: Any) -> Codes:
+    """The codes of a compression, its plain values, or a file of JSON."""
+    if isinstance(found, Codes):
+        return found
+    if hasattr(found, "to_dict"):
+        found = found.to_dict()
+    printed = "`isotropy compress --json`"
+    return _compressed(read(found, "compression", printed, lambda _: COMPRESSED))
+
+
+def _compressed(found: Mapping[str, Any]) -> Codes:
+    points = []
+    for row in found["codes"]:
+        low, high = (_number(end) for end in row["interval"])
+        values = {name: _number(row[name]) for name in ("ratio", "score", "loss")}
+        chosen = {"interval": (low, high), "chosen": row["name"] == found["choice"]}
+        points.append(Point(**{name: row[name] for name in CODE} | values | chosen))
+    fitted = f"Codes were fitted on {found['fitted_on']}."
+    words = " ".join([f"{found['n_tested']:,} items were tested.", fitted, *found["notes"]])
+    return Codes(
+        found["task"], found["metric"], found["reason"], words, float(found["baseline"]),
+        found["n_bytes"], tuple(points),
+    )  # fmt: skip
 
 
 def _fields(found: Mapping[str, Any]) -> Mapping[str, Check]:
     if "results" in found:
         return COMPARED
+    if "codes" in found:
+        return COMPRESSED
     return DIAGNOSED if found.get("baseline", 0) is None else ADVISED
 
 

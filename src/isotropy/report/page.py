@@ -20,6 +20,7 @@ from isotropy.report.against import against_sections, opened_old
 from isotropy.report.sections import (
     NEEDED,
     Section,
+    compression_section,
     evidence_section,
     layer_sections,
     opened_layers,
@@ -133,8 +134,8 @@ def write(
     repairs : sequence of Repair or path, optional
         Fitted or saved repairs; a button shows the space after each. Not with a Geometry, which
         has no rows to repair.
-    evidence : sequence of Comparison, Advice or path, optional
-        What `compare` and `advise` returned, or a file with their --json output.
+    evidence : sequence of Comparison, Advice, Compression or path, optional
+        What `compare`, `advise` and `compress` returned, or a file with their --json output.
     layers : path or mapping, optional
         Output of `isotropy layers --json`.
     against : array, path, source or Repair, optional
@@ -219,8 +220,11 @@ def _page(
     sections = [*space_sections(views), *by_layer]
     if old is not None:
         sections = [*against_sections(as_source(X), views[0], old), *sections]
-    if known:
-        sections.append(evidence_section(known))
+    gains = [part for part in known if isinstance(part, inputs.Evidence)]
+    codes = [part for part in known if isinstance(part, inputs.Codes)]
+    sections += [compression_section(part, i) for i, part in enumerate(codes, 1)]
+    if gains:
+        sections.append(evidence_section(gains))
     first = views[0]
     text = _template("page.html").render(
         title=title,
@@ -240,6 +244,29 @@ def _page(
         plotly=_static("plotly-gl3d.min.js"),
     )
     return text, first.geometry
+
+
+@public("report")
+def write_compression(found: Any, path: Any, *, title: str = "", overwrite: bool = False) -> None:
+    """Write a page with the picture of a compression: quality against bytes per vector.
+
+    Parameters
+    ----------
+    found : Compression, mapping or path
+        What `compress` returned, or its --json output.
+    path : path
+        The HTML file, which appears only when it is complete.
+    title : str
+        Heading of the page; by default the task.
+    overwrite : bool
+        Replace the file if it exists.
+    """
+    target = check_page(path, found, overwrite=overwrite)
+    section = compression_section(inputs.opened_codes(found), 1)
+    values = {"section": section, "title": title or section.title}
+    text = render("compression.html", {section.name: section.figures[0]}, **values)
+    with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
+        part.write_text(text, encoding="utf-8", errors="replace")
 
 
 def _views(X: Any, repairs: Sequence[Repair], seed: int, checkpoint: Any) -> list[View]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from isotropy.errors import one_line
 from isotropy.report import charts, inputs
-from isotropy.report.inputs import Evidence
+from isotropy.report.inputs import Codes, Evidence
 from isotropy.report.views import N_CLUSTERS, View
 
 NEEDED = (
@@ -30,6 +30,7 @@ class Section:
     code: str
     figures: list[Any]
     sentences: list[str]
+    table: tuple[str, Sequence[str], Sequence[Sequence[str]]] | None = None  # caption, head, rows
 
 
 def space_sections(views: Sequence[View]) -> list[Section]:
@@ -176,6 +177,48 @@ def evidence_section(parts: Sequence[Evidence]) -> Section:
         [figure],
         [" ".join(f"{part.conclusion} {part.words}".strip() for part in parts)],
     )
+
+
+def compression_section(codes: Codes, number: int) -> Section:
+    return Section(
+        f"compression-{number}",
+        f"How small can vectors get? {codes.task}",
+        f"{codes.metric} against the bytes that a vector takes in memory. A line joins the best "
+        "code of each size after one repair, with the 95 % interval of its loss against float32 "
+        "(dashed). Hollow marks are codes with a second stage, which store more. Small marks are "
+        "other codes. Rings mark the frontier: no other code is as small and better.",
+        'isotropy.compress(vectors, isotropy.tasks.open_task("retrieval", "folder"))',
+        [charts.compression(codes)],
+        [f"{codes.conclusion} {codes.words}"],
+        (f"Every code, {codes.metric}", CODE_HEAD, code_rows(codes)),
+    )
+
+
+CODE_HEAD = (
+    "repair", "code", "bytes", "stored", "smaller", "score", "loss", "95 % interval", "note",
+)  # fmt: skip
+
+
+def code_rows(codes: Codes) -> list[tuple[str, ...]]:
+    """float32, and every code."""
+    size = f"{codes.n_bytes:,}"
+    rows: list[tuple[str, ...]] = [
+        ("none", "float32", size, size, "1x", f"{codes.baseline:.1f}", "", "", "")
+    ]
+    for point in codes.points:
+        low, high = point.interval
+        marks = ["frontier"] * point.on_frontier + ["chosen"] * point.chosen
+        rows.append((
+            point.repair, point.code, f"{point.n_bytes:,}", f"{point.n_bytes_stored:,}",
+            f"{point.ratio:.0f}x", "" if math.isnan(point.score) else f"{point.score:.1f}",
+            _signed(point.loss), "" if math.isnan(low) else f"{_signed(low)} to {_signed(high)}",
+            ", ".join(marks),
+        ))  # fmt: skip
+    return rows
+
+
+def _signed(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:+.1f}".replace("-0.0", "+0.0")
 
 
 def _spectrum(view: View) -> str:
