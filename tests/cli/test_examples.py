@@ -86,6 +86,15 @@ def prepared(tmp_path, monkeypatch):
     write_table(tmp_path / "pairs.tsv", *pairs)
     (tmp_path / "sentence-transformers" / "stsb").mkdir(parents=True)
     write_table(tmp_path / "sentence-transformers" / "stsb" / "test.tsv", *pairs)
+    (tmp_path / "search").mkdir()
+    for name, part in (("queries", left), ("corpus", right)):
+        entries = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(part)]
+        (tmp_path / "search" / f"{name}.jsonl").write_text("\n".join(entries), "utf-8")
+    judged = [(i, i, 1) for i in range(100)]
+    columns = zip(("query-id", "corpus-id", "score"), *judged, strict=True)
+    write_table(tmp_path / "search" / "qrels.tsv", *columns)
+    np.save("queries.npy", X[:100])
+    np.save("docs.npy", X[100:200])
     labels = ["odd" if len(text) % 2 else "even" for text in texts]
     write_table(tmp_path / "labels.tsv", ["label", *labels], ["text", *texts])
     for task in ("rte", "cola"):

@@ -42,6 +42,7 @@ TOUR = {  # heading in the help: its commands, each with the first line of its h
     "Evidence": {
         "compare": "Score every repair on a task, with intervals and p-values.",
         "advise": "Recommend a repair for a task, or advise leaving the space alone.",
+        "compress": "Find the smallest code of vectors that loses little on a task.",
         "calibrate": "Find which cosine counts as high: the threshold for a false-match rate.",
     },
     "Train": {

@@ -18,10 +18,19 @@ from isotropy.errors import InputError
 from isotropy.evidence import advise as find_advice
 from isotropy.evidence import compare as compare_repairs
 from isotropy.evidence import diagnose
-from isotropy.models import each, embeddings, holds_vectors, open_encoder, open_texts, short_name
+from isotropy.models import (
+    KeyedVectors,
+    each,
+    embeddings,
+    holds_vectors,
+    open_encoder,
+    open_texts,
+    read_rows,
+    short_name,
+)
 from isotropy.progress import ProgressBar
 from isotropy.repairs import Repair, check_target
-from isotropy.sources import guard
+from isotropy.sources import guard, open_source
 from isotropy.tables import json_line
 from isotropy.tasks import Retrieval, Scorer, Task, WordSimilarity, adjacent, open_task
 
@@ -49,7 +58,7 @@ class TaskOptions:
         list[str] | None,
         Option(
             help="File of texts to fit repairs on, instead of the task's own; repeatable: "
-            "`compare` joins the files, `advise` shows how the choice depends on them."
+            "`compare` and `compress` join them, `advise` shows how the choice depends on them."
         ),
     ] = None
     transductive: Annotated[
@@ -121,6 +130,14 @@ class VectorOptions:
         str | None,
         Option(help="Column with the texts, if a file of vectors has several.", show_default=False),
     ] = None
+    query_vectors: Annotated[
+        str | None,
+        Option(
+            help="File with a vector for each entry of the file of queries, if MODEL_OR_VECTORS is "
+            "one without texts, with a vector for each entry of the corpus; for --task retrieval.",
+            show_default=False,
+        ),
+    ] = None
 
     def open(self, model: str, task: Task | None) -> tuple[Any, Any]:
         """The vectors, and the task with those pairs of words that have vectors."""
@@ -128,9 +145,13 @@ class VectorOptions:
         found: Any
         if isinstance(task, WordSimilarity) and not holds_vectors(model):
             found = embeddings(model)
+        elif self.query_vectors is not None:
+            found = self.of_files(model, self.query_vectors, task)
         else:
             layer = None if self.layer is None else common.one_layer(self.layer)
-            found = open_encoder(model, **(vars(self) | {"layer": layer}))
+            options = vars(self) | {"layer": layer}
+            del options["query_vectors"]
+            found = open_encoder(model, **options)
         if isinstance(task, WordSimilarity):
             task = task.known(found.words)
             for name, n_listed in task.n_listed.items():
@@ -138,6 +159,19 @@ class VectorOptions:
                     kept = f"{task.n_kept[name]:,} of {n_listed:,} pairs of {name!r}"
                     typer.echo(f"both words are known in {kept}", err=True)
         return found, task
+
+    def of_files(self, documents: str, queries: str, task: Task | None) -> KeyedVectors:
+        """Vectors in the order of a corpus and of queries, by the texts of these."""
+        if not isinstance(task, Retrieval) or not holds_vectors(documents):
+            raise InputError(
+                "--query-vectors must come with --task retrieval and a file of vectors of the "
+                "corpus, got others. Leave it out."
+            )
+        source = open_source(documents, column=self.column)
+        rows = task.arranged(read_rows(source), read_rows(open_source(queries)))
+        found = KeyedVectors(rows, task.texts)
+        found.made = source.origin()
+        return found
 
     def refuse_what_is_ignored(self, model: str, task: Task | None) -> None:
         """Raise if an option was given that has no effect on these vectors."""
@@ -196,7 +230,7 @@ def compare(
     Repairs are fitted on texts that are not evaluated. Each is compared with no repair on the same
     items; p-values are adjusted for the number of repairs (Holm).
     """
-    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
+    inputs = task_inputs(model, data, task_options, options)
     guard({}, inputs, kept={"--cache": options.cache})
     common.offline_unless_reached(model, data)
     opened = task_options.open(task, data)
@@ -283,7 +317,7 @@ def advise(
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} needs --task, got none. Name a task.")
     save = common.destination(save)
-    inputs = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
+    inputs = task_inputs(model, data, task_options, options)
     kept = {"--cache": options.cache}
     check_target({"--save": save}, inputs, kept=kept, overwrite=overwrite)
     common.offline_unless_reached(model, data)
@@ -330,6 +364,14 @@ def towers_of(task: Task) -> dict[Any, str]:
             "--group-column."
         )
     return task.towers
+
+
+def task_inputs(
+    model: str, data: str | None, task_options: TaskOptions, options: VectorOptions
+) -> dict[str, Any]:
+    """What a command with a task reads, which must not be written to."""
+    given = {"MODEL_OR_VECTORS": model, "--data": data, "--fit-on": task_options.fit_on}
+    return given | {"--query-vectors": options.query_vectors}
 
 
 def tell(found: Any, as_json: bool) -> None:

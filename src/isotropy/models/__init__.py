@@ -1,7 +1,15 @@
 """Models and texts as sources of vectors: encoders, embeddings, vectors by key."""
 
 from isotropy.models.encoder import Encoder, cut_off, fingerprint, holds_vectors, open_encoder
-from isotropy.models.keyed import KEYS, Embeddings, KeyedVectors, WordMeans, averaged, embeddings
+from isotropy.models.keyed import (
+    KEYS,
+    Embeddings,
+    KeyedVectors,
+    WordMeans,
+    averaged,
+    embeddings,
+    read_rows,
+)
 from isotropy.models.loading import (
     extra,
     first_line,

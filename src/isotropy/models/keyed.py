@@ -126,6 +126,11 @@ class KeyedVectors(ArraySource):
         return repaired
 
 
+def read_rows(source: Source) -> NDArray[Any]:
+    """All rows of a source."""
+    return _read(source)[0]
+
+
 def _read(source: Source) -> tuple[NDArray[Any], list[Any]]:
     """All rows, and the tables of what comes with them."""
     batches = [batch for chunk in source.chunks() for batch in source.read(chunk)]

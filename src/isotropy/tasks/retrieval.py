@@ -72,7 +72,7 @@ class Retrieval(Task):
     kind = "retrieval"
     metric = "ndcg@10"
     widths = (1,)
-    per_item = ("relevance",)
+    per_item = ("relevance", "query_rows")
 
     def __init__(
         self,
@@ -87,9 +87,11 @@ class Retrieval(Task):
         for number, document in enumerate(documents):
             self._expect_text([document], f"document {number}")
         self.corpus = list(documents)
+        self.corpus_rows: Integers = np.arange(len(documents))
         parts = None if part is None else labels(part, "part", len(queries))[kept].tolist()
         super().__init__([(queries[i],) for i in kept], parts, name)
         self.relevance = relevance[kept]
+        self.query_rows: Integers = np.array(kept)
         self.n_unlabelled = len(queries) - len(kept)
 
     @classmethod
@@ -123,7 +125,32 @@ class Retrieval(Task):
             name or corpus.name,
         )
         task.n_unlabelled = len(asked) - len({query for _, query in items}) + task.n_unlabelled
+        places = {key: place for place, key in enumerate(_ids(corpus))}
+        task.corpus_rows = np.array([places[key] for key in documents])
+        places = {key: place for place, key in enumerate(_ids(queries))}
+        task.query_rows = np.array([places[query] for _, query in items])[task.query_rows]
         return task
+
+    def arranged(self, documents: NDArray[Any], queries: NDArray[Any]) -> NDArray[Any]:
+        """One row per text, from vectors in the order of the files of corpus and queries.
+
+        Parameters
+        ----------
+        documents, queries : arrays of shape (n_samples, n_features)
+            With a row for each document and each query of the files that the task was read from,
+            including those that are left out; or of the lists that it was made of.
+        """
+        given = (documents, self.corpus_rows, "documents"), (queries, self.query_rows, "queries")
+        for rows, places, name in given:
+            if len(rows) <= places.max() or rows.shape[1] != documents.shape[1]:
+                raise InputError(
+                    f"{name} must have a row of {documents.shape[1]} dimensions for each of those "
+                    f"of {self.name!r}, at least {places.max() + 1:,}, got shape {rows.shape}."
+                )
+        found = np.empty((len(self.texts), documents.shape[1]), np.float32)
+        found[self.members[:, 0]] = queries[self.query_rows]
+        found[self.documents] = documents[self.corpus_rows]
+        return found
 
     def _arrange(self, items: Sequence[tuple[Text, ...]]) -> None:
         super()._arrange(items)
