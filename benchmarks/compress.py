@@ -20,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +155,14 @@ def scored(setting: OnTask, codec: Codec) -> dict[str, Any]:
 def with_seed(codec: Codec, seed: int) -> Codec:
     """The codec with another seed of its rotation."""
     new = clone(codec)
-    holder = getattr(new, "coarse", new)
-    center, rotate = holder.repair.repairs
-    holder.repair = Chain([center, clone(rotate).set_params(seed=seed)])
+    getattr(new, "coarse", new).repair = chain(repair_of(codec).repairs[1].method, seed)
     return new
+
+
+@cache
+def chain(method: str, seed: int) -> Chain:
+    """Centring and a rotation: the same object for all codes, which share what is fitted."""
+    return Chain([Center(), Rotate(method, seed=seed)])
 
 
 def outcome(folds: list[Fold]) -> dict[str, Any]:
