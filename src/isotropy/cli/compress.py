@@ -20,7 +20,7 @@ from isotropy.cli.evidence import (
 )
 from isotropy.errors import InputError, without_secrets
 from isotropy.evidence import compress as find_codes
-from isotropy.models import each, holds_vectors, open_texts
+from isotropy.models import each, holds_vectors, open_texts, short_name
 from isotropy.progress import ProgressBar
 from isotropy.repairs import check_target
 from isotropy.sources import open_source
@@ -123,7 +123,8 @@ def compress(
     if found.codec is None or found.choice is None:
         typer.echo("nothing was saved, as no code is recommended", err=True)
         return
-    found.codec.save(save, note=f"{found.reason} {model}, {data or ''}", overwrite=overwrite)
+    note = ", ".join(short_name(name) for name in (model, data) if name)
+    found.codec.save(save, note=f"{found.reason} {note}", overwrite=overwrite)
     typer.echo(f"saved {found.choice.name} to {save}", err=True)
 
 
