@@ -2,9 +2,10 @@
 
     python benchmarks/compress.py --models DIR --data DIR --work DIR [--only MODEL:SET ...]
 
-Each cell (a model on a search) is a JSON file in --work, and so are its vectors; what is there is
-not made again, so the command can be stopped and repeated. results/compress.md is written from all
-cells that are there, and names those that are not.
+Each cell (a model on a search) is a JSON file in --work, and its vectors lie beside it. Every code
+is written as soon as it is scored, and what is there is not made again, so the command can be
+stopped and repeated. results/compress.md is written from all that is there, and names what is not.
+OPQ takes most of the time.
 
 The searches: Cranfield; the second sentence of each STS-B pair with a score of at least 4, among
 all second sentences; the sentence that answers a question of QNLI, among all sentences. Times are
@@ -57,15 +58,15 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     cells = [f"{model}:{name}" for model in MODELS for name in SETS]
     for cell in options.only or cells:
-        path = work / f"{cell.replace(':', '--')}.json"
-        if not path.exists():
-            found = run(*cell.split(":"), options)
-            written(path, lambda part, found=found: part.write_text(json.dumps(found, indent=1)))
-            print(f"{cell}: {found['verdict']['reason']}", flush=True)
-    done = {cell: work / f"{cell.replace(':', '--')}.json" for cell in cells}
-    known = {cell: json.loads(p.read_text()) for cell, p in done.items() if p.exists()}
+        run(*cell.split(":"), options)
+    paths = {cell: path_of(work, *cell.split(":")) for cell in cells}
+    known = {cell: json.loads(p.read_text()) for cell, p in paths.items() if p.exists()}
     missing = [cell for cell in cells if cell not in known]
     Path(options.out).write_text(page(known, missing))
+
+
+def path_of(work: Path, model: str, name: str) -> Path:
+    return work / f"{model}--{name}.json"
 
 
 def written(path: Path, write: Callable[[Path], object]) -> None:
@@ -116,7 +117,14 @@ def vectors_of(model: str, task: Retrieval, options: argparse.Namespace) -> np.n
 # A cell
 
 
-def run(model: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
+def run(model: str, name: str, options: argparse.Namespace) -> None:
+    path = path_of(Path(options.work), model, name)
+    cell = json.loads(path.read_text()) if path.exists() else {"codes": {}, "peers": {}}
+
+    def keep(**parts: Any) -> None:
+        cell.update(parts)
+        written(path, lambda part: part.write_text(json.dumps(cell, indent=1)))
+
     task = search(name, Path(options.data))
     X = vectors_of(model, task, options)
     bench = bench_of(X, task, lambda space: ())
@@ -124,18 +132,22 @@ def run(model: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
     fits, fitted_on, _ = bench.apart(items)
     plan = Plan([Evaluation(items, NO_ITEMS, fits)], fitted_on)
     setting = OnTask(bench, plan, plan)
-    tried = default_codecs(X.shape[1], setting.n_fitted)
-    codes = [scored(setting, codec) for codec in tried]
-    marks = frontier([(c["n_bytes"], c["stored"]) for c in codes], [c["score"] for c in codes])
-    for code, mark in zip(codes, marks, strict=True):
-        code["frontier"] = mark
-    verdict = evidence.compress(X, task).to_dict()
-    del verdict["codes"]
-    return {
-        "model": model, "set": name, "n_queries": task.n_items, "n_features": X.shape[1],
-        "n_documents": len(task.documents), "baseline": percent(task.score(X).value),
-        "codes": codes, "verdict": verdict, "peers": peers(bench.task, X.astype(np.float32)),
-    }  # fmt: skip
+    keep(
+        model=model, set=name, n_queries=task.n_items, n_features=X.shape[1],
+        n_documents=len(task.documents), baseline=percent(task.score(X).value),
+    )  # fmt: skip
+    for codec in default_codecs(X.shape[1], setting.n_fitted):
+        key = f"{repair_words(repair_of(codec))}: {code_words(codec)}"
+        if key not in cell["codes"]:
+            keep(codes=cell["codes"] | {key: scored(setting, codec)})
+    for key, peer in peers(bench.task, X.astype(np.float32), cell["peers"]):
+        keep(peers=cell["peers"] | {key: peer})
+        print(f"{model}:{name}: {key} {peer['score']}", flush=True)
+    if "verdict" not in cell:
+        verdict = evidence.compress(X, task).to_dict()
+        del verdict["codes"]
+        keep(verdict=verdict)
+        print(f"{model}:{name}: {verdict['reason']}", flush=True)
 
 
 def scored(setting: OnTask, codec: Codec) -> dict[str, Any]:
@@ -190,7 +202,9 @@ class Ranking(Scorer, Index):
         return self.find(queries.astype(np.float32), n)
 
 
-def peers(task: Retrieval, X: np.ndarray) -> list[dict[str, Any]]:
+def peers(
+    task: Retrieval, X: np.ndarray, known: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Quality and time of our codes and those of others at the same sizes, on all queries."""
     documents, baseline = X[task.documents], task.score(X)
     rotated = Chain([Center(), Rotate()])
@@ -201,24 +215,23 @@ def peers(task: Retrieval, X: np.ndarray) -> list[dict[str, Any]]:
         "faiss SQ8": lambda D: faiss_index("SQ8", D),
         "isotropy int4": lambda D: ours(Scalar(bits=4), D),
         "faiss SQ4": lambda D: faiss_index("SQ4", D),
-        f"faiss PQ{d // 4}": lambda D: faiss_index(f"PQ{d // 4}", D),
         "isotropy binary, center + rotate(itq)": lambda D: ours(Binary(repair=rotated), D),
         "the same, float queries": lambda D: ours(Binary(repair=rotated, asymmetric=True), D),
         "sentence-transformers binary": sentence_transformers_binary,
         "faiss LSH": lambda D: faiss_lsh(D, d),
         f"faiss PQ{d // 8}": lambda D: faiss_index(f"PQ{d // 8}", D),
-        f"faiss OPQ{d // 8},PQ{d // 8}": lambda D: faiss_index(f"OPQ{d // 8},PQ{d // 8}", D),
         "faiss RaBitQ": lambda D: faiss_index("RaBitQ", D),
         "faiss RR,RaBitQ": lambda D: faiss_index("RR,RaBitQ", D),
         f"faiss PQ{d // 16}": lambda D: faiss_index(f"PQ{d // 16}", D),
         f"isotropy binary, pca {8 * (d // 16)}, center + rotate(itq), float queries": lambda D: (
             ours(Binary(repair=rotated, n_dims=8 * (d // 16), truncate="pca", asymmetric=True), D)
         ),
+        f"faiss PQ{d // 4}": lambda D: faiss_index(f"PQ{d // 4}", D),
+        f"faiss OPQ{d // 8},PQ{d // 8}": lambda D: faiss_index(f"OPQ{d // 8},PQ{d // 8}", D),
     }
-    found = []
-    for name, make in makers.items():
+    for name in [name for name in makers if name not in known]:
         clock = Clock()
-        n_bytes, encode, find = make(documents)
+        n_bytes, encode, find = makers[name](documents)
         fit = clock.lap()
         encode(documents)
         encoding = clock.lap()
@@ -226,8 +239,7 @@ def peers(task: Retrieval, X: np.ndarray) -> list[dict[str, Any]]:
         searching = clock.lap()
         times = {"fit": fit, "encode": encoding, "search": searching}
         folds = [Fold(result, baseline, task.groups)]
-        found.append({"name": name, "n_bytes": n_bytes} | outcome(folds) | times)
-    return sorted(found, key=lambda peer: -peer["n_bytes"])
+        yield name, {"n_bytes": n_bytes} | outcome(folds) | times
 
 
 class Clock:
@@ -279,7 +291,7 @@ def faiss_lsh(documents: np.ndarray, n_bits: int) -> tuple[int, Any, Any]:
 
 def sentence_transformers_int8(documents: np.ndarray) -> tuple[int, Any, Any]:
     """int8 of both sides with ranges of the documents, compared by their integer product."""
-    from sentence_transformers.quantization import quantize_embeddings
+    from sentence_transformers.util.quantization import quantize_embeddings
 
     units = linalg.unit_rows(documents)
     ranges = np.stack([units.min(axis=0), units.max(axis=0)])
@@ -298,7 +310,7 @@ def sentence_transformers_int8(documents: np.ndarray) -> tuple[int, Any, Any]:
 
 def sentence_transformers_binary(documents: np.ndarray) -> tuple[int, Any, Any]:
     import faiss
-    from sentence_transformers.quantization import quantize_embeddings
+    from sentence_transformers.util.quantization import quantize_embeddings
 
     index = faiss.IndexBinaryFlat(8 * (documents.shape[1] // 8))
     return (
@@ -327,13 +339,15 @@ def page(known: dict[str, dict[str, Any]], missing: list[str]) -> str:
             f"{cell['n_features']} dimensions; float32 ({4 * cell['n_features']:,} bytes) has "
             f"nDCG@10 {plain(cell['baseline'])}.",
             "",
-            f"`isotropy compress` says: *{cell['verdict']['reason']}*",
-            "",
         ]
+        if "verdict" in cell:
+            lines += [f"`isotropy compress` says: *{cell['verdict']['reason']}*", ""]
         head = "| repair | code | bytes | stored | nDCG@10 | loss | 95 % interval | frontier |"
         lines += [head, "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |"]
-        for code in sorted(cell["codes"], key=lambda c: (-c["n_bytes"], -c["score"])):
-            mark = "yes" if code["frontier"] else ""
+        codes = sorted(cell["codes"].values(), key=lambda c: (-c["n_bytes"], -c["score"]))
+        marks = frontier([(c["n_bytes"], c["stored"]) for c in codes], [c["score"] for c in codes])
+        for code, on_frontier in zip(codes, marks, strict=True):
+            mark = "yes" if on_frontier else ""
             sizes = f"{code['n_bytes']:,} | {code['stored']:,}"
             lines.append(
                 f"| {code['repair']} | {code['code']} | {sizes} | {shown(code)} | {mark} |"
@@ -341,9 +355,9 @@ def page(known: dict[str, dict[str, Any]], missing: list[str]) -> str:
         lines += ["", "Beside others on the same vectors, on all queries:", ""]
         head = "| code | bytes | nDCG@10 | loss | 95 % interval | fit s | encode s | search s |"
         lines += [head, "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"]
-        for peer in cell["peers"]:
+        for name, peer in sorted(cell["peers"].items(), key=lambda item: -item[1]["n_bytes"]):
             times = " | ".join(f"{peer[name]:.2f}" for name in ("fit", "encode", "search"))
-            lines.append(f"| {peer['name']} | {peer['n_bytes']:,} | {shown(peer)} | {times} |")
+            lines.append(f"| {name} | {peer['n_bytes']:,} | {shown(peer)} | {times} |")
         lines.append("")
     return "\n".join(lines)
 
