@@ -161,8 +161,10 @@ def write(fitted: Repair | Codec, rows: Source, out: str, overwrite: bool, **gro
     """Write the repaired rows or codes and say so; returns the number of rows left out."""
     n_skipped = fitted.write(rows, out, overwrite=overwrite, **grouping)
     if not is_stream(out):
-        n_rows, n_features = rows.n_samples - n_skipped, len(fitted.get_feature_names_out())
-        common.say(f"wrote {n_rows:,} rows of {n_features} to {without_secrets(out)}")
+        codes = isinstance(fitted, Codec)
+        width = fitted.n_columns if codes else len(fitted.get_feature_names_out())
+        n_rows = rows.n_samples - n_skipped
+        common.say(f"wrote {n_rows:,} rows of {width} to {without_secrets(out)}")
     return n_skipped
 
 
