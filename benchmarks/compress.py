@@ -267,7 +267,8 @@ def faiss_index(factory: str, documents: np.ndarray) -> tuple[int, Any, Any]:
     import faiss
 
     faiss.omp_set_num_threads(1)
-    index = faiss.index_factory(documents.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+    plain_pq = f"{factory}np" if "PQ" in factory else factory  # without polysemous training
+    index = faiss.index_factory(documents.shape[1], plain_pq, faiss.METRIC_INNER_PRODUCT)
     index.train(linalg.unit_rows(documents))
     return (
         index.sa_code_size(),

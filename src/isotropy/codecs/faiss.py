@@ -174,6 +174,8 @@ def made(factory: str, n_dims: int) -> Any:
     _, inner = parts(index)
     if hasattr(inner, "qb"):
         inner.qb = 0  # queries in float
+    if hasattr(inner, "do_polysemous_training"):
+        inner.do_polysemous_training = False  # it only renumbers centroids, and takes a minute
     return index
 
 
