@@ -337,7 +337,8 @@ def compression(found: Any) -> go.Figure:
     for point in places:
         if point.chosen:
             figure.add_annotation(
-                x=math.log10(places[point]), y=point.score, ax=0, ay=70, arrowhead=2,
+                x=math.log10(places[point]), y=point.score, arrowhead=2, ay=150,
+                ax=90 if places[point] ** 2 < ends[0] * ends[1] else -90,  # where there is room
                 text=f"<b>{point.n_bytes:,} bytes</b><br>{point.ratio:.0f} times smaller",
                 bgcolor="rgba(255, 255, 255, 0.9)", bordercolor=GREY,
             )  # fmt: skip
