@@ -43,8 +43,8 @@ NOT_QUALITY = (
 def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list[Codec]:
     """The codecs that `compress` tries: repairs x codes x widths.
 
-    With faiss, also product quantisation at the size of bits, if there are rows enough to learn it
-    from, and RaBitQ. Those whose queries are treated unlike rows are for searches only. Candidates
+    With faiss, also product quantisation into 2 bits or 1 bit per dimension, if there are rows
+    enough to learn it from, and RaBitQ. Those whose queries are treated unlike rows are for searches only. Candidates
     are rescored by int8 codes of the vectors as they are: a repair that helps bits may cost int8 a
     little.
     """
@@ -61,8 +61,9 @@ def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list
             found.append(Binary(asymmetric=True, **space))
             found.append(Rescored(coarse=Binary(**space), fine=Scalar(bits=8)))
     if find_spec("faiss") and n_features % 8 == 0:
-        parts = n_features // 8
-        found += [Faiss(factory=f"PQ{parts}")] if n_samples >= CENTROIDS_TIMES * 256 else []
+        learnable = n_samples >= CENTROIDS_TIMES * 256
+        sizes = (n_features // 4, n_features // 8) if learnable else ()
+        found += [Faiss(factory=f"PQ{size}") for size in sizes]
         found += [Faiss(factory="RR,RaBitQ")] if search else []
     return found
 
