@@ -44,9 +44,9 @@ def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list
     """The codecs that `compress` tries: repairs x codes x widths.
 
     With faiss, also product quantisation into 2 bits or 1 bit per dimension, if there are rows
-    enough to learn it from, and RaBitQ. Those whose queries are treated unlike rows are for searches only. Candidates
-    are rescored by int8 codes of the vectors as they are: a repair that helps bits may cost int8 a
-    little.
+    enough to learn it from, and RaBitQ. Those whose queries are treated unlike rows are for
+    searches only. Candidates are rescored by int8 codes of the vectors as they are: a repair that
+    helps bits may cost int8 a little.
     """
     rotated = [Chain([Center(), Rotate(method)]) for method in ("random", "itq")]
     spaces: list[dict[str, Any]] = [{"repair": one} for one in (None, Center(), *rotated)]
