@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from isotropy.cli import TOUR, app
 from isotropy.metrics import METRICS
 from isotropy.repairs import Repair
+from isotropy.tasks import Scorer
 
 COMMANDS = typer.main.get_command(app).commands
 # What an option of the same name is for depends on the command; every other has one wording.
@@ -22,6 +23,7 @@ SPECIFIC = {
     "--against",  # layers of a model, or a space
     "--data",  # a task, or a folder of sets
     "--device",  # needs --engine, where there is one
+    "--group-column",  # of rows, or of a task's texts
     "--max-length",  # of train: as the papers have it
     "--method",  # of repair, or of training
     "--model",  # of reproduce: it has a default
@@ -137,7 +139,10 @@ def completed(*words):
         (("repair", "x.npy", "--method", "center,r"), ["center,rotate"]),
         (("repair", "x.npy", "--whitening", "z"), ["zca"]),
         (("repair", "x.npy", "--engine", "d"), ["dask"]),
-        (("compare", "x.npy", "--repairs", "c"), [n for n in Repair.by_name if n[0] == "c"]),
+        (
+            ("compare", "x.npy", "--repairs", "c"),
+            [name for name in (*Repair.by_name, *Scorer.by_name) if name[0] == "c"],
+        ),
         (("advise", "x.npy", "--repairs", "token/wh"), ["token/whiten"]),
         (("compare", "x.npy", "--task", "word-s"), ["word-similarity"]),
         (("embed", "bert", "x.txt", "--pool", "cl"), ["cls"]),

@@ -34,9 +34,11 @@ TOUR = {  # heading in the help: its commands, each with the first line of its h
     },
     "Repair": {
         "repair": "Fit a repair to SOURCE, save it, and write the repaired vectors.",
-        "apply": "Apply a saved repair to the vectors in SOURCE.",
-        "show": "Describe a saved repair: what it is, what it was fitted on, how to apply it.",
-        "export": "Write a saved repair into the tool that makes or keeps your vectors.",
+        "apply": "Apply a saved repair or codec to the vectors in SOURCE.",
+        "show": "Describe a saved repair or codec: what it is, what it was fitted on, how to apply "
+        "it.",
+        "export": "Write a saved repair, or a codec, into the tool that makes or keeps your "
+        "vectors.",
         "watch": "Tell whether new vectors have drifted from those a repair was fitted on.",
     },
     "Evidence": {
