@@ -33,8 +33,9 @@ READ = {
     "report": (["source", "repair", "evidence", "layers", "against"], []),
     "embed": (["model", "texts", "repair"], []),
     "layers": (["model", "texts", "against"], []),
-    "compare": (["model", "data", "fit_on"], ["--task", "sts"]),
-    "advise": (["model", "data", "fit_on"], ["--task", "sts"]),
+    "compare": (["model", "data", "fit_on", "query_vectors"], ["--task", "sts"]),
+    "advise": (["model", "data", "fit_on", "query_vectors"], ["--task", "sts"]),
+    "compress": (["model", "data", "fit_on", "query_vectors"], ["--task", "sts"]),
     "train": (["model", "data", "models"], ["rte"]),
     "reproduce": (["model", "data", "models", "records"], ["drift/isotropy"]),
     "show": (["repair"], []),
@@ -49,9 +50,9 @@ FOLDERS = {  # inputs that are folders
 NOT_FILES = {  # texts that are no files of anybody
     "metrics", "column", "text_column", "device", "scheduler", "title", "note", "side", "whitening",
     "layer", "pool", "repairs", "option", "header", "part", "space", "tasks", "method",
-    "experiment", "search_on", "index", "group_column", "origin", "format",
+    "experiment", "skip", "search_on", "index", "group_column", "origin", "format", "rotation",
 }  # fmt: skip
-SUFFIX = {"report": ".html", "layers": ".html"}  # that the output must have
+SUFFIX = {"report": ".html", "layers": ".html", "compress": ".html"}  # that the output must have
 SPELLINGS = (
     "same", "relative", "dotted", "doubled", "up and down", "tilde", "url", "short url",
     "symlink", "link to a link", "hard link", "linked folder",

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import isotropy
 from isotropy.cli import app
+from isotropy.codecs import Binary
 
 from .. import tiny_models
 from ..trial import trial_data
@@ -104,6 +105,7 @@ def prepared(tmp_path, monkeypatch):
         for part in ("train", "dev"):
             write_table(tmp_path / "data" / task / f"{part}.tsv", *columns)
     isotropy.Center().fit(X).save("repair.safetensors")
+    Binary(repair=isotropy.Center()).fit(X).save("codec.safetensors")
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         for name in ("bert-base-cased", "my-model", "sentence-transformers/all-MiniLM-L6-v2"):
             tiny_models.bert(tmp_path / name)

@@ -52,7 +52,7 @@ def test_bad_files_get_one_line_and_no_page(vectors, tmp_path):
         ("--evidence", tmp_path / "bad.json"): "it is not valid JSON",
         ("--evidence", tmp_path / "no.json"): "must be readable",
         ("--layers", tmp_path / "bad.json"): "isotropy layers --json",
-        ("--repair", vectors): "not a safetensors file",
+        ("--repair", vectors): "is an array of numpy (.npy), not a repair",
         ("--out", tmp_path / "page.doc"): "must be an .html file",
     }
     for options, words in cases.items():

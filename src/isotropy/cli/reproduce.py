@@ -18,7 +18,7 @@ PUBLISHED = "The paper's own figures stand under the models named (paper)."
 @command(
     "isotropy reproduce --list",
     "isotropy reproduce drift/isotropy --quick --out reproduced",
-    "isotropy reproduce drift --skip drift/training --model ./my-model --data data",
+    "isotropy reproduce drift/isotropy drift/norms --model ./my-model",
     "isotropy reproduce cluster --model ./my-model --data data --dry-run",
 )
 def reproduce(

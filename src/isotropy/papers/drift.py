@@ -610,7 +610,8 @@ def rare(settings: Settings, model: str) -> Findings:
     unused = [i for i, token in enumerate(tokens_of(found)) if token.startswith("[unused")]
     what = f"its {len(unused)} unused tokens"
     if len(unused) < options["least"]:
-        unused = list(range(len(units) - options["last"], len(units)))
+        n_last = min(options["last"], len(units) // 2)
+        unused = list(range(len(units) - n_last, len(units)))
         what = f"its last {len(unused):,} tokens"
     reference: NDArray[np.bool_] = np.zeros(len(units), dtype=bool)
     reference[unused] = True

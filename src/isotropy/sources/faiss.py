@@ -18,6 +18,7 @@ from isotropy.sources.files import Column, File, FormatError, Pieces, Place
 
 ID = "id"
 SLACK = 16  # times the size of its file that faiss may allocate at once
+SQUARES = 1 << 28  # bytes: faiss counts d x d floats for a shift too, which has only d
 
 _loading = threading.Lock()  # of faiss's limits, which are global
 
@@ -172,7 +173,9 @@ def read_index(path: str) -> Any:
     size, *_ = paths.stamp(path)
     with _loading:
         before = faiss.get_deserialization_vector_byte_limit()
-        faiss.set_deserialization_vector_byte_limit(SLACK * size)
+        faiss.set_deserialization_vector_byte_limit(
+            max(SLACK * size, min(size * size // 4, SQUARES))
+        )
         try:
             return faiss.read_index(path, faiss.IO_FLAG_READ_ONLY)
         except (RuntimeError, MemoryError) as error:
