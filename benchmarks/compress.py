@@ -174,7 +174,7 @@ def with_seed(codec: Codec, seed: int) -> Codec:
 @cache
 def chain(method: str, seed: int) -> Chain:
     """Centring and a rotation: the same object for all codes, which share what is fitted."""
-    return Chain([Center(), Rotate(method, seed=seed)])
+    return Chain([Center(), Rotate(method, random_state=seed)])
 
 
 def outcome(folds: list[Fold]) -> dict[str, Any]:

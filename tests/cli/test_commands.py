@@ -42,7 +42,7 @@ METHODS = {  # name: (options, the same in Python)
     ),
     "rotate": (
         ("--rotation", "hadamard", "--seed", 2, "--normalize"),
-        isotropy.Rotate("hadamard", seed=2, normalize=True),
+        isotropy.Rotate("hadamard", random_state=2, normalize=True),
     ),
 }
 
@@ -187,7 +187,7 @@ def test_several_methods_are_one_repair(path, X, tmp_path):
     out, saved = tmp_path / "fixed.npy", tmp_path / "r"
     line = ("repair", path, "--method", "center, whiten,rotate", "--power", 0.5, "--seed", 3)
     done(*line, "--normalize", "--out", out, "--save", saved)
-    repairs = [isotropy.Center(), isotropy.Whiten(power=0.5), isotropy.Rotate(seed=3)]
+    repairs = [isotropy.Center(), isotropy.Whiten(power=0.5), isotropy.Rotate(random_state=3)]
     expected = isotropy.Chain(repairs, normalize=True).fit(X)
     np.testing.assert_allclose(np.load(out), expected.transform(X), atol=1e-5)
     assert str(isotropy.load(saved)) == str(expected)

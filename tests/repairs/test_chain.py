@@ -129,17 +129,17 @@ def test_parameters_are_nested_by_name():
     assert str(repair) == str(
         Chain([Rotate(), Whiten(power=0.5), Center(normalize=True)], normalize=True)
     )
-    repair.set_params(repairs=[Rotate(), Rotate()]).set_params(rotate_2__seed=7)
-    assert [one.seed for one in repair.repairs] == [0, 7]
+    repair.set_params(repairs=[Rotate(), Rotate()]).set_params(rotate_2__random_state=7)
+    assert [one.random_state for one in repair.repairs] == [0, 7]
     with pytest.raises(ValueError, match="Invalid parameter 'whiten'"):
         repair.set_params(whiten__power=1)
 
 
 def test_clones_share_nothing():
     repair = Chain([Center(), Rotate()])
-    other = clone(repair).set_params(rotate__seed=3)
-    assert repair.repairs[1].seed == 0
-    assert other.repairs[1].seed == 3
+    other = clone(repair).set_params(rotate__random_state=3)
+    assert repair.repairs[1].random_state == 0
+    assert other.repairs[1].random_state == 3
 
 
 def test_a_grid_search_sets_the_parameters_inside(X):

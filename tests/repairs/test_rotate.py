@@ -63,20 +63,20 @@ def test_cosines_of_centred_rows_are_kept(method):
 @each_method
 def test_a_seed_gives_one_rotation_and_another_seed_another(method):
     X = rows(500)
-    R = Rotate(method, seed=3).fit(X).rotation_
-    np.testing.assert_array_equal(Rotate(method, seed=3).fit(X).rotation_, R)
-    assert np.abs(Rotate(method, seed=4).fit(X).rotation_ - R).max() > 0.1
+    R = Rotate(method, random_state=3).fit(X).rotation_
+    np.testing.assert_array_equal(Rotate(method, random_state=3).fit(X).rotation_, R)
+    assert np.abs(Rotate(method, random_state=4).fit(X).rotation_ - R).max() > 0.1
 
 
 def test_random_is_the_sign_fixed_q_of_normal_numbers():
     Q, R = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
-    found = Rotate("random", seed=5).fit(rows(50, 6)).rotation_
+    found = Rotate("random", random_state=5).fit(rows(50, 6)).rotation_
     np.testing.assert_allclose(found, Q @ np.diag(np.sign(np.diag(R))), atol=1e-14)
 
 
 def test_random_is_uniform():
     X = rows(10, 4)
-    found = np.stack([Rotate("random", seed=seed).fit(X).rotation_ for seed in range(400)])
+    found = np.stack([Rotate("random", random_state=seed).fit(X).rotation_ for seed in range(400)])
     # an entry of a uniform rotation has mean 0, square 1/d and fourth power 3/(d(d+2))
     for power, expected in ((1, 0.0), (2, 1 / 4), (4, 3 / 24)):
         entries = found**power
@@ -101,9 +101,9 @@ def test_hadamard_spreads_every_axis_over_all_of_them(d):
 @pytest.mark.parametrize("n_iter", [1, 5, 50])
 def test_itq_is_the_algorithm_of_the_paper(n_iter):
     X = rows()
-    start = Rotate("random", seed=2).fit(X).rotation_
+    start = Rotate("random", random_state=2).fit(X).rotation_
     expected = reference(X, start, n_iter)
-    found = Rotate(seed=2, n_iter=n_iter).fit(X).rotation_
+    found = Rotate(random_state=2, n_iter=n_iter).fit(X).rotation_
     assert objective(X, found) == pytest.approx(objective(X, expected), rel=1e-6)
     if n_iter == 1:
         np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -177,7 +177,7 @@ def test_rows_without_variance_in_some_direction_give_a_rotation(X):
     ("params", "message"),
     [
         ({"method": "pca"}, "method must be one of"),
-        ({"seed": -1}, "seed must be"),
+        ({"random_state": -1}, "random_state must be"),
         ({"n_iter": 0}, "n_iter must be"),
         ({"max_samples": 0}, "max_samples must be"),
         ({"normalize": 1}, "normalize must be"),

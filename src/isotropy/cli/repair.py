@@ -195,8 +195,8 @@ def parameter(option: str, repair: Repair) -> str:
     """The parameter of a repair that an option sets; empty if it has none."""
     if option in OF_ONE:
         return "method" if repair.name == OF_ONE[option] else ""
-    names = ("seed", "random_state") if option == "seed" else (option,)
-    return next((name for name in names if name in repair.get_params()), "")
+    name = "random_state" if option == "seed" else option
+    return name if name in repair.get_params() else ""
 
 
 @common.command(

@@ -63,7 +63,7 @@ class Faiss(RepairedCodec):
         quantizer = getattr(inner, "pq", None)
         if quantizer is not None:
             quantizer.cp.min_points_per_centroid = 1  # below it, faiss prints to the terminal
-            quantizer.cp.seed = int(self.seed) % 2**31
+            quantizer.cp.seed = int(self.random_state) % 2**31
         if hasattr(chain, "pq"):  # of its own, as training changes it
             spare = made(self.factory.partition(",")[2], chain.d_out)  # kept alive while it trains
             spare.pq.cp.min_points_per_centroid = 1

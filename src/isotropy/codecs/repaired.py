@@ -42,7 +42,7 @@ class RepairedCodec(Codec):
     truncate : {"first", "pca"}
         Keep the first dimensions, as Matryoshka models are trained for, or the principal components
         about the mean.
-    seed : int
+    random_state : int
         Seed of the sample of 20,000 rows that the codec is fitted on.
 
     Attributes
@@ -57,7 +57,7 @@ class RepairedCodec(Codec):
     repair: Repair | None = None
     n_dims: int | None = None
     truncate: Literal["first", "pca"] = "first"
-    seed: int = 0
+    random_state: int = 0
 
     @property
     def n_dims_(self) -> int:
@@ -72,7 +72,7 @@ class RepairedCodec(Codec):
             pca.n_features_in_ = source.n_features
             self.pca_ = pca._learn(source, checkpoint)
         self.repair_ = self._fitted_repair(TruncatedRows(source, self), checkpoint)
-        found = reduce(source, [Sample(SAMPLE_ROWS, self.seed)], checkpoint)
+        found = reduce(source, [Sample(SAMPLE_ROWS, self.random_state)], checkpoint)
         self.learn(linalg.to_numpy(self.space(found.states[0].rows)))
         return found.n_samples
 
@@ -126,7 +126,7 @@ class RepairedCodec(Codec):
         if self.repair is not None and (not isinstance(self.repair, Repair) or self.repair.grouped):
             raise InputError(f"repair must be a repair of rows or None, got {brief(self.repair)}.")
         checks.choice(self.truncate, "truncate", ("first", "pca"))
-        checks.integer(self.seed, "seed", 0)
+        checks.integer(self.random_state, "random_state", 0)
         if self.n_dims is not None:
             checks.integer(self.n_dims, "n_dims", 1, self.n_features_in_)
 

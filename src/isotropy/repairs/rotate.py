@@ -42,7 +42,7 @@ class Rotate(Invertible):
         itq: learned, so that the centred rows are as near as possible to their signs. random: drawn
         uniformly. hadamard: random signs and permutations between Hadamard blocks, which takes
         O(d log d) operations per row instead of d^2.
-    seed : int
+    random_state : int
         Seed of the rotation, which is the start of itq, and of the sample.
     n_iter : int
         Most steps of itq; it stops earlier if a step adds less than a millionth.
@@ -91,7 +91,7 @@ class Rotate(Invertible):
     }
 
     method: Literal["itq", "random", "hadamard"] = "itq"
-    seed: int = 0
+    random_state: int = 0
     n_iter: int = 50
     max_samples: int = 100_000
     normalize: bool = False
@@ -99,18 +99,18 @@ class Rotate(Invertible):
     def _check_params(self) -> None:
         super()._check_params()
         checks.choice(self.method, "method", METHODS)
-        checks.integer(self.seed, "seed", 0, (1 << 63) - 1)
+        checks.integer(self.random_state, "random_state", 0, (1 << 63) - 1)
         checks.integer(self.n_iter, "n_iter", 1)
         checks.integer(self.max_samples, "max_samples", 1)
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         statistics: list[Any] = [Moments(), BlockSums(source.n_samples)]
         if self.method == "itq":
-            statistics.append(Sample(self.max_samples, self.seed))
+            statistics.append(Sample(self.max_samples, self.random_state))
         found = reduce(source, statistics, checkpoint)
         self.moments_, blocks, *sample = found.states
         self.held_out_ = held_out(blocks)
-        d, random = source.n_features, np.random.default_rng(self.seed)
+        d, random = source.n_features, np.random.default_rng(self.random_state)
         self.matrix_ = np.zeros((0, d))
         self.signs_ = self.orders_ = np.zeros((0, d), dtype=np.int64)
         if self.method == "hadamard":
