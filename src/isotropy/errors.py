@@ -23,7 +23,7 @@ SECRET = re.compile(  # in a URL, or in a text with one: then its end is not kno
     r"((?:postgres|postgresql|qdrant):/{1,3}[^:?'\"]*:)(?:(?!:/).)*(?=@)"
     r"|(\w:/{1,3}[^/\s:@]*:)\S*(?=@)"
     r"|(qdrant:/{1,3})[^#?\s:]+(?=@)"
-    r"|((?:api_?key|token)=)(?!\*{3}(?:\W|$))[^&#]*"
+    r"|((?:api[-_]?key|token|sig|signature)=)(?!\*{3}(?:\W|$))[^&#]*"
     r"|((?:password|secret)=)(?!\*{3}(?:\W|$))(?:(?!&(?:" + "|".join(OPTIONS) + r")=).)*",
     re.IGNORECASE | re.DOTALL,
 )

@@ -390,7 +390,7 @@ def replace_folder(part: str, target: str, is_ours: Callable[[str], bool]) -> No
             os.rename(old, target)
         raise
     finally:
-        if os.path.lexists(target) and is_ours(old):
+        if os.path.lexists(target) and os.path.lexists(old) and is_ours(old):
             shutil.rmtree(old, ignore_errors=True)
 
 

@@ -67,6 +67,13 @@ def test_every_fold_has_its_share_of_each_subset(n_folds):
     assert (one == grouped_folds(groups, n_folds, 0)).all()
 
 
+def test_large_groups_of_several_subsets_are_in_different_folds():
+    sizes = [100, *[1] * 9] * 3
+    groups, subsets = np.repeat(np.arange(30), sizes), np.repeat(np.repeat([0, 1, 2], 10), sizes)
+    counts = np.bincount(grouped_folds(groups, 5, 0, subsets))
+    assert sorted(counts.tolist()) == [6, 6, 105, 105, 105]
+
+
 def test_the_folds_of_a_task_are_by_subset():
     pairs = [(f"text {i}", f"other {i}") for i in range(40)]
     subset = ["large"] * 30 + ["small"] * 10

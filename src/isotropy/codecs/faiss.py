@@ -16,8 +16,10 @@ from isotropy.codecs.repaired import RepairedCodec
 from isotropy.errors import InputError, brief, needs, one_line
 from isotropy.stored import Field
 
-FACTORY = re.compile(r"((OPQ\d{1,4}(_\d{1,4})?|RR(\d{1,5})?),)?(PQ\d{1,4}(x\d{1,2})?|RaBitQ[2-8]?)")
-MOST_BITS = 12  # of a part of product quantisation: its centroids take 2^12 rows
+PQ = r"PQ[1-9]\d{0,3}(x([1-9]|1[0-2]))?"  # a part of 12 bits takes 2^12 rows
+FACTORY = re.compile(
+    rf"OPQ[1-9]\d{{0,3}}(_[1-9]\d{{0,3}})?,{PQ}|(RR([1-9]\d{{0,4}})?,)?({PQ}|RaBitQ[2-8]?)"
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -152,8 +154,7 @@ class Faiss(RepairedCodec):
 
     def _check_params(self) -> None:
         super()._check_params()
-        found = FACTORY.fullmatch(self.factory) if isinstance(self.factory, str) else None
-        if found is None or int((found[6] or "x8")[1:]) > MOST_BITS:
+        if not isinstance(self.factory, str) or not FACTORY.fullmatch(self.factory):
             raise InputError(
                 'factory must be PQ or RaBitQ as faiss writes them, such as "PQ48", "PQ96x4", '
                 f'"OPQ48,PQ48" or "RR,RaBitQ4", got {brief(self.factory)}.'

@@ -129,6 +129,8 @@ class Rescored(Codec):
             part = getattr(self, name)
             if not isinstance(part, Codec) or isinstance(part, Rescored):
                 raise InputError(f"{name} must be a codec of one stage, got {brief(part)}.")
+        if not self.fine.decodes:
+            raise InputError(f"fine must be a codec that decodes, got {brief(self.fine)}.")
         checks.integer(self.n_candidates, "n_candidates", 1)
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -126,21 +126,22 @@ class Peeked(SourceView):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self._first_chunk = source.chunks()[0]
-        self._rest: Iterator[Batch] | None = source.read(self._first_chunk)
+        self._rest: Iterator[Batch] | None = None
         self._seen: list[Batch] = []
         self.first: Array | None = None
-        for batch in self._rest:
-            self._seen.append(batch)
-            rows = batch.rows
-            if batch.weights is not None:  # a row of no weight is a row that is not there
-                rows = rows[linalg.index(np.flatnonzero(batch.weights), rows)]
-            if rows.shape[0]:
-                self.first = rows
-                break
+        for self._chunk in source.chunks():
+            self._rest, self._seen = source.read(self._chunk), []
+            for batch in self._rest:
+                self._seen.append(batch)
+                rows = batch.rows
+                if batch.weights is not None:  # a row of no weight is a row that is not there
+                    rows = rows[linalg.index(np.flatnonzero(batch.weights), rows)]
+                if rows.shape[0]:
+                    self.first = rows
+                    return
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
-        if self._rest is None or chunk != self._first_chunk:
+        if self._rest is None or chunk != self._chunk:
             return self.source.read(chunk)
         rest, self._rest = self._rest, None
         return itertools.chain(self._seen, rest)

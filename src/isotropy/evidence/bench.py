@@ -398,7 +398,8 @@ def grouped_folds(
 ) -> Integers:
     """The fold of each item: whole groups, dealt by size back and forth, evenly over the folds.
 
-    With strata, each of them is dealt evenly. A group is in the stratum of its first item.
+    With strata, each of them is dealt evenly, unless a few large groups would then make folds of
+    unlike size. A group is in the stratum of its first item.
     """
     _, first, places, sizes = np.unique(
         groups, return_index=True, return_inverse=True, return_counts=True
@@ -406,11 +407,16 @@ def grouped_folds(
     n_made = min(n_folds, len(sizes))
     order = np.random.default_rng(seed).permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
-    if strata is not None:
-        order = order[np.argsort(strata[first[order]], kind="stable")]
     there_and_back = np.concatenate([np.arange(n_made), np.arange(n_made)[::-1]])
     of_group = np.empty(len(sizes), dtype=np.int64)
     of_group[order] = np.resize(there_and_back, len(sizes))
+    if strata is not None:
+        order = order[np.argsort(strata[first[order]], kind="stable")]
+        by_stratum = np.empty_like(of_group)
+        by_stratum[order] = np.resize(there_and_back, len(sizes))
+        counts = np.bincount(by_stratum, sizes, n_made)
+        if counts.max() - counts.min() <= 2 * sizes.max():
+            of_group = by_stratum
     return of_group[places]
 
 

@@ -30,7 +30,7 @@ from isotropy.tasks.scorers import Cosine, Documents, Index, Scorer
 N_FOLDS = 5
 N_DOCUMENTS, N_QUERIES, N_RANKED = 20_000, 1000, 500  # rows that fidelity is measured on, at most
 N_NEIGHBOURS = 10
-LEAST_ROWS = 100
+LEAST_ROWS = 150
 CENTROIDS_TIMES = 4  # as many rows as centroids are needed to learn them
 FIDELITY = f"recall@{N_NEIGHBOURS} of float32's own neighbours"
 CHOOSING = 3  # one of so many items is used to choose, if they are not divided

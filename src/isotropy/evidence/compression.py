@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, tables
-from isotropy.codecs import Codec
+from isotropy.codecs import Codec, Rescored
 from isotropy.errors import InputError, public
 from isotropy.evidence.advice import percent, plain, signed
 from isotropy.evidence.bench import (
@@ -126,7 +126,7 @@ class CodeResult:
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table, without the mark."""
-        stored = "" if self.n_bytes_stored == self.n_bytes else f" + {self.n_bytes_stored:,} stored"
+        stored = "" if self.n_bytes_stored == self.n_bytes else f", {self.n_bytes_stored:,} stored"
         ends = [signed(100 * end) for end in self.loss.interval if not math.isnan(end)]
         return (
             self.repair,
@@ -300,6 +300,12 @@ def compress(
         sampled = OnNeighbours(as_source(vectors), seed)
         setting: Setting = sampled
         items = f"Neighbours of {len(sampled.queries):,} rows among {len(sampled.documents):,}."
+        n_used = len(sampled.queries) + len(sampled.documents)
+        if n_used < sampled.source.n_samples:
+            items += (
+                f" They are a sample of {sampled.source.n_samples:,} rows: among all of these, "
+                "codes find fewer neighbours again, and those that are rescored fewest."
+            )
     else:
         if not isinstance(task, Task):
             raise InputError(f"task must be a Task, got {type(task).__name__}.")
@@ -308,6 +314,8 @@ def compress(
         setting, items = _split(vectors, task, fit_on, transductive, max_items, seed)
     search = task is None or isinstance(task, Retrieval)
     tried = _checked(codecs) or default_codecs(setting.n_features, setting.n_fitted, search)
+    if not search:
+        _expect_pairs(tried)
     results, folds = _results(setting, tried, seed, progress or no_progress)
     found = Verdict(setting, results, folds, margin * POINT, max_bytes).found()
     choice = found["choice"]
@@ -432,7 +440,7 @@ class Verdict:
             )
             return _verdict(UNDECIDED, None, reason, None)
         sizes = [result.sizes for result in self.results]
-        steps = ladder(sizes, [result.chosen_loss.most for result in self.results])
+        steps = ladder(sizes, [r.chosen_loss.most for r in self.results], self.margin)
         n_passed = descend([self.results[step].loss.most for step in steps], self.margin)
         choice = self.results[steps[n_passed - 1]] if n_passed else None
         if n_passed == len(steps):
@@ -448,16 +456,22 @@ class Verdict:
         low, high = (plain(100 * end) for end in failed.loss.interval)
         reason = [] if choice is None else [self._use(choice)]
         points = "1 point" if self.margin == POINT else f"{100 * self.margin:g} points"
-        if failed.loss.least > self.margin:
-            start = "Stay with float32:" if choice is None else "Nothing smaller:"
+        if failed.loss.interval[0] > self.margin:
+            start = "Stay with float32:" if choice is None else "The next one is no better:"
             worst = f"{what} loses {low} to {high} (95 % interval), more than {points}."
             reason.append(f"{start} {worst}")
             return _verdict(STAY if choice is None else USE, choice, " ".join(reason), None)
-        needed = items_needed(self.folds[step], self.margin, alpha=2 * LEVEL)
-        more = (
-            f"the loss of {what} is between {low} and {high}; if it loses nothing, about "
-            f"{needed:,} items to test would show that it is less than {points}."
-        )
+        needed: int | None = items_needed(self.folds[step], self.margin, alpha=2 * LEVEL)
+        assert needed is not None
+        more = f"the loss of {what} is between {low} and {high}"
+        if needed > len(self.setting.tested_groups):
+            more += (
+                f"; if it loses nothing, about {needed:,} items to test would show that it is "
+                f"less than {points}."
+            )
+        else:
+            needed = None
+            more += f", which is too near {points} to tell."
         start = "Not enough items:" if choice is None else "Not enough items for a smaller one:"
         reason.append(f"{start} {more}")
         return _verdict(UNDECIDED if choice is None else USE, choice, " ".join(reason), needed)
@@ -487,11 +501,22 @@ class Verdict:
 
     def _sized(self, choice: CodeResult) -> str:
         baseline = plain(percent(_baseline(self.folds[0])))
+        memory = "" if choice.n_bytes_stored == choice.n_bytes else " in memory"
         return (
             f"{choice.name}: {choice.size} instead of {4 * self.setting.n_features:,} "
-            f"({choice.ratio:.0f} times smaller), {self.setting.metric} "
+            f"({choice.ratio:.0f} times smaller{memory}), {self.setting.metric} "
             f"{plain(percent(choice.score))} against {baseline}"
         )
+
+
+def _expect_pairs(codecs: Sequence[Codec]) -> None:
+    """Raise if a codec scores a query against documents in a way that has no meaning for pairs."""
+    for codec in codecs:
+        if isinstance(codec, Rescored) or getattr(codec, "asymmetric", False):
+            raise InputError(
+                f"codecs must not be for searches in this task, got {code_words(codec)}. Give a "
+                "retrieval task, or leave it out."
+            )
 
 
 def _verdict(

@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from isotropy.evidence.significance import Fold, difference, quantiles
+from isotropy.tasks import Mean
 
 LEVEL = 0.05  # of the one-sided tests
+FEW = 20  # with fewer groups that differ, a bootstrap may have seen none of a rare loss
 Size = tuple[int, int]  # bytes in memory, bytes stored
 
 
@@ -22,7 +26,9 @@ class Loss:
     interval : (float, float)
         Two-sided 95 % interval, by paired bootstrap.
     least, most : float
-        One-sided 95 % limits: the loss is at least `least`, or at most `most`.
+        One-sided 95 % limits: the loss is at least `least`, or at most `most`. If few groups of
+        items differ at all, `most` is at least what a rare loss of the whole score may take that
+        none of the groups has seen.
     """
 
     value: float
@@ -35,26 +41,53 @@ def loss_of(folds: Sequence[Fold], seed: int = 0) -> Loss:
     """What the system of these folds loses against their baseline; NaN if it is undefined."""
     ends = quantiles(folds, [LEVEL / 2, LEVEL, 1 - LEVEL, 1 - LEVEL / 2], seed=seed)
     low, least, most, high = (0.0 - end for end in reversed(ends))
-    return Loss(0.0 - difference(folds), (low, high), least, most)
+    return Loss(0.0 - difference(folds), (low, high), least, max(most, unseen(folds)))
 
 
-def ladder(sizes: Sequence[Size], most: Sequence[float]) -> list[int]:
+def unseen(folds: Sequence[Fold]) -> float:
+    """The largest loss that n groups miss in 5 % of cases, if each loss is of the whole score.
+
+    That is 1 - 0.05^(1/n) of the score, about 3/n. 0 if enough groups differ to see how losses
+    vary, and for scores that are no means.
+
+    Examples
+    --------
+    >>> one = Mean(np.ones(150))
+    >>> round(100 * unseen([Fold(one, one, np.arange(150))]), 2)
+    1.98
+    """
+    pairs = [(fold.system, fold.baseline, fold.groups) for fold in folds]
+    if not all(isinstance(a, Mean) and isinstance(b, Mean) for a, b, _ in pairs):
+        return 0.0
+    differing = [groups[a.per_item != b.per_item] for a, b, groups in pairs]  # type: ignore[attr-defined]
+    if len(np.unique(np.concatenate(differing))) >= FEW:
+        return 0.0
+    n_groups = len(np.unique(np.concatenate([fold.groups for fold in folds])))
+    score = float(np.mean([fold.baseline.value for fold in folds]))
+    share: float = 1 - LEVEL ** (1 / n_groups)
+    return score * share
+
+
+def ladder(sizes: Sequence[Size], most: Sequence[float], margin: float) -> list[int]:
     """Numbers of the codes to test one after the other, the largest first.
 
-    Of each size, the code with the smallest upper limit of the loss; it is left out if a smaller
-    code has a limit as small. Ties in memory are broken by what is stored. Codes whose loss is
-    undefined are left out.
+    Of each size, the code with the smallest upper limit of the loss; it is left out if the limit
+    is not below the margin and a smaller code has one as small. Ties in memory are broken by what
+    is stored. Codes whose loss is undefined are left out.
 
     Examples
     --------
     >>> sizes = [(384, 384), (192, 192), (48, 48), (48, 48), (96, 96)]
-    >>> ladder(sizes, [0.1, 0.4, 9.0, 1.5, 3.0])
+    >>> ladder(sizes, [0.1, 0.4, 9.0, 1.5, 3.0], margin=1)
     [0, 1, 3]
     """
     known = [number for number in range(len(sizes)) if not math.isnan(most[number])]
     found: list[int] = []
     for number in sorted(known, key=lambda number: (sizes[number], most[number])):
-        if not found or most[number] < most[found[-1]]:
+        if found and sizes[number] == sizes[found[-1]]:
+            continue
+        least = min((most[one] for one in found), default=math.inf)
+        if most[number] < least or most[number] < margin:
             found.append(number)
     return found[::-1]
 

@@ -304,7 +304,9 @@ def with_groups(candidates: Sequence[Candidate]) -> list[Candidate]:
     found: list[Candidate] = []
     for candidate in candidates:
         form = replace(candidate, level=SENTENCE, per_group=True)
-        found += [candidate, *([] if form in found else [form])]
+        found.append(candidate)
+        if form not in found:
+            found.append(form)
     return found
 
 

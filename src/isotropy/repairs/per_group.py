@@ -386,8 +386,10 @@ class RepairedByGroup(ByGroup):
         for batch in self.source.read(chunk):
             if batch.rows.shape[0]:
                 labels = labels_of(batch, self.labels)
-                batch = replace(batch, rows=self.repair.by_group(batch.rows, labels))
-            yield batch
+                rows = self.repair.by_group(batch.rows, labels)
+            else:
+                rows = linalg.empty((0, self.n_features), batch.rows)
+            yield replace(batch, rows=rows)
 
     def bare(self) -> Self:
         return self if isinstance(self.labels, str) else super().bare()  # the labels are beside

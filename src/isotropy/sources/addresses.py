@@ -64,7 +64,7 @@ def _of_url(text: str) -> Address:
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018
-        if "@" in parts.path and parts.scheme != "lance":
+        if "@" in parts.path and parts.scheme != "lance" and parts.netloc:
             raise ValueError("a part of a password")
     except ValueError:  # which may hold a part of the password
         raise InputError(

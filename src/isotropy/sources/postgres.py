@@ -344,6 +344,11 @@ class PostgresSink(DatabaseSink):
         read = self.read if isinstance(self.read, PostgresTable) else None
         self.beside = read is not None and found == (read.oid, read.server)
         self.key, self.key_type = self._own_key()
+        if self.beside and read is not None and self.key != read.key:
+            raise InputError(
+                f"key must be the one that is read, {read.key!r}, for a column beside it, got "
+                f"{self.key!r}. Leave it out."
+            )
         self.expect_other_column(self.beside)
         fields = _named(connection, found)
         column, part = str(self.column), _part(str(self.column))

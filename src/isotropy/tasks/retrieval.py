@@ -147,6 +147,12 @@ class Retrieval(Task):
                     f"{name} must have a row of {documents.shape[1]} dimensions for each of those "
                     f"of {self.name!r}, at least {places.max() + 1:,}, got shape {rows.shape}."
                 )
+        both = np.intersect1d(self.members[:, 0], self.documents)
+        if len(both):
+            raise InputError(
+                f"{self.name!r} must have no query that is a document too, got {len(both):,}: it "
+                "is not clear which row is its vector. Remove these queries."
+            )
         found = np.empty((len(self.texts), documents.shape[1]), np.float32)
         found[self.members[:, 0]] = queries[self.query_rows]
         found[self.documents] = documents[self.corpus_rows]
