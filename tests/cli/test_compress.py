@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from isotropy.evidence import compress
 from isotropy.tasks import open_task
 
 from .test_evidence import done, refused, run, timeless, write_vectors
+
+needs_report = pytest.mark.skipif(find_spec("plotly") is None, reason="no plotly")
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_nothing_is_saved_if_nothing_is_recommended(search):
         (("--transductive",), "--transductive needs --task"),
         (("--query-vectors", "docs.npy"), "--query-vectors needs --task"),
         (("--layer", "3"), "--layer can't be used with a file of vectors"),
-        (("--out", "page.txt"), "--out must be an .html file"),
+        pytest.param(("--out", "page.txt"), "--out must be an .html file", marks=needs_report),
         (("--save", "docs.npy"), "--save"),
         (("--margin", "0"), "--margin must be a number in (0, 100), got 0"),
     ],

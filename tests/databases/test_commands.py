@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 import isotropy
-from isotropy import report
 from isotropy.cli import app
 from isotropy.errors import InputError, brief, one_line, without_secrets
 from isotropy.sources.addresses import address
@@ -154,6 +153,9 @@ def test_a_table_with_two_columns_of_vectors_is_written(tmp_path, vectors, targe
 
 
 def test_the_page_of_a_report_has_no_secret(make_database, tmp_path):
+    pytest.importorskip("plotly")
+    from isotropy import report
+
     pytest.importorskip("plotly")
     pytest.importorskip("jinja2")
     postgres = make_database("postgres")
