@@ -32,7 +32,16 @@ from isotropy.evidence.codes import (
     repair_of,
     repair_words,
 )
-from isotropy.evidence.frontier import LEVEL, Loss, Size, descend, frontier, ladder, loss_of
+from isotropy.evidence.frontier import (
+    LEVEL,
+    Loss,
+    Size,
+    descend,
+    frontier,
+    items_unseen,
+    ladder,
+    loss_of,
+)
 from isotropy.evidence.search import LEAST_GROUPS, LEAST_ITEMS
 from isotropy.evidence.significance import Fold, items_needed
 from isotropy.evidence.spaces import NONE, as_encoder
@@ -400,7 +409,7 @@ def _results(
             n_bytes_stored=fitted.n_bytes_stored,
             ratio=4 * setting.n_features / fitted.n_bytes,
             score=float(np.mean([fold.system.value for fold in tested])),
-            loss=loss_of(tested, seed),
+            loss=loss_of(tested, seed, whole=isinstance(codec, Rescored)),
             chosen_loss=loss_of(compared.chosen, seed),
             metrics={n: float(np.mean([f.system.metrics[n] for f in tested])) for n in names},
             seconds=time.perf_counter() - start,
@@ -440,7 +449,7 @@ class Verdict:
             )
             return _verdict(UNDECIDED, None, reason, None)
         sizes = [result.sizes for result in self.results]
-        steps = ladder(sizes, [r.chosen_loss.most for r in self.results], self.margin)
+        steps = ladder(sizes, [result.chosen_loss.most for result in self.results])
         n_passed = descend([self.results[step].loss.most for step in steps], self.margin)
         choice = self.results[steps[n_passed - 1]] if n_passed else None
         if n_passed == len(steps):
@@ -461,7 +470,12 @@ class Verdict:
             worst = f"{what} loses {low} to {high} (95 % interval), more than {points}."
             reason.append(f"{start} {worst}")
             return _verdict(STAY if choice is None else USE, choice, " ".join(reason), None)
-        needed: int | None = items_needed(self.folds[step], self.margin, alpha=2 * LEVEL)
+        needed: int | None = max(
+            items_needed(self.folds[step], self.margin, alpha=2 * LEVEL),
+            items_unseen(_baseline(self.folds[step]), self.margin)
+            if isinstance(failed.codec, Rescored)
+            else 1,
+        )
         assert needed is not None
         more = f"the loss of {what} is between {low} and {high}"
         if needed > len(self.setting.tested_groups):

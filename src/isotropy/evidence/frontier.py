@@ -26,9 +26,7 @@ class Loss:
     interval : (float, float)
         Two-sided 95 % interval, by paired bootstrap.
     least, most : float
-        One-sided 95 % limits: the loss is at least `least`, or at most `most`. If few groups of
-        items differ at all, `most` is at least what a rare loss of the whole score may take that
-        none of the groups has seen.
+        One-sided 95 % limits: the loss is at least `least`, or at most `most`.
     """
 
     value: float
@@ -37,11 +35,17 @@ class Loss:
     most: float
 
 
-def loss_of(folds: Sequence[Fold], seed: int = 0) -> Loss:
-    """What the system of these folds loses against their baseline; NaN if it is undefined."""
+def loss_of(folds: Sequence[Fold], seed: int = 0, *, whole: bool = False) -> Loss:
+    """What the system of these folds loses against their baseline; NaN if it is undefined.
+
+    If it may lose the whole score of an item at once, as a search does that misses a candidate,
+    `most` is at least what `unseen` losses may take.
+    """
     ends = quantiles(folds, [LEVEL / 2, LEVEL, 1 - LEVEL, 1 - LEVEL / 2], seed=seed)
     low, least, most, high = (0.0 - end for end in reversed(ends))
-    return Loss(0.0 - difference(folds), (low, high), least, max(most, unseen(folds)))
+    return Loss(
+        0.0 - difference(folds), (low, high), least, max(most, unseen(folds) if whole else most)
+    )
 
 
 def unseen(folds: Sequence[Fold]) -> float:
@@ -68,17 +72,28 @@ def unseen(folds: Sequence[Fold]) -> float:
     return score * share
 
 
-def ladder(sizes: Sequence[Size], most: Sequence[float], margin: float) -> list[int]:
+def items_unseen(score: float, margin: float) -> int:
+    """How many groups of items it takes until `unseen` is below the margin.
+
+    Examples
+    --------
+    >>> items_unseen(1.0, 0.01)
+    299
+    """
+    return 1 + int(math.log(LEVEL) / math.log1p(-margin / score)) if margin < score else 1
+
+
+def ladder(sizes: Sequence[Size], most: Sequence[float]) -> list[int]:
     """Numbers of the codes to test one after the other, the largest first.
 
-    Of each size, the code with the smallest upper limit of the loss; it is left out if the limit
-    is not below the margin and a smaller code has one as small. Ties in memory are broken by what
-    is stored. Codes whose loss is undefined are left out.
+    Of each size, the code with the smallest upper limit of the loss; it is left out if a smaller
+    code has a smaller limit. Ties in memory are broken by what is stored. Codes whose loss is
+    undefined are left out.
 
     Examples
     --------
     >>> sizes = [(384, 384), (192, 192), (48, 48), (48, 48), (96, 96)]
-    >>> ladder(sizes, [0.1, 0.4, 9.0, 1.5, 3.0], margin=1)
+    >>> ladder(sizes, [0.1, 0.4, 9.0, 1.5, 3.0])
     [0, 1, 3]
     """
     known = [number for number in range(len(sizes)) if not math.isnan(most[number])]
@@ -86,8 +101,7 @@ def ladder(sizes: Sequence[Size], most: Sequence[float], margin: float) -> list[
     for number in sorted(known, key=lambda number: (sizes[number], most[number])):
         if found and sizes[number] == sizes[found[-1]]:
             continue
-        least = min((most[one] for one in found), default=math.inf)
-        if most[number] < least or most[number] < margin:
+        if not found or most[number] <= most[found[-1]]:
             found.append(number)
     return found[::-1]
 
