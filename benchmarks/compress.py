@@ -372,7 +372,8 @@ def shown(row: dict[str, Any]) -> str:
 
 
 HEADER = (
-    "Written by `python benchmarks/compress.py --work DIR --models DIR --data DIR`. Scores are times 100; a positive loss is worse "
+    "Written by `python benchmarks/compress.py --work DIR --models DIR --data DIR`. Scores are "
+    "times 100; a positive loss is worse "
     f"than float32. Codecs are fitted on the documents. Rotations are the mean of {SEEDS} seeds (0 "
     "to 2). Intervals are 95 %, by paired bootstrap over queries (2,000 draws, seed 0), and not "
     "adjusted for the number of codes. The frontier is of bytes in memory, bytes stored and score. "
