@@ -12,6 +12,7 @@ from isotropy.models import Encoder, each, open_texts
 
 from .common import CLOSE, clear, encode, encode_alone, off, put, unit
 
+pytest.importorskip("sentence_transformers")
 pytestmark = [pytest.mark.model, pytest.mark.data, pytest.mark.slow]
 
 PLAIN = [
@@ -57,7 +58,6 @@ def shifted(model, folder, pooled_width=384):
 def test_exported_models_give_what_transform_gives(name, models, texts, tmp_path):
     if not (models / name).is_dir():
         pytest.skip(f"{name} is not under ISOTROPY_MODELS")
-    pytest.importorskip("sentence_transformers")
     bases = {"as it is": models / name}
     pooled = Encoder(models / name, pool="mean", special_tokens=True, device="cpu").encode(texts)
     np.save(tmp_path / "pooled.npy", pooled)
