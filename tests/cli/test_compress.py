@@ -99,7 +99,8 @@ def test_max_bytes_asks_the_reverse_question(search):
     found = json.loads(done(*of_files(search, "--json", "--max-bytes", 4)))
     assert found["verdict"] == "best"
     assert found["reason"].startswith("Up to 4 bytes, use ")
-    chosen = next(code for code in found["codes"] if code["name"] == found["choice"])
+    (chosen,) = [code for code in found["codes"] if code["chosen"]]
+    assert chosen["name"] == found["choice"]
     assert chosen["n_bytes"] <= 4
     assert "--max-bytes must be at least 2" in refused(*of_files(search, "--max-bytes", 1))
 
@@ -130,7 +131,8 @@ def test_nothing_is_saved_if_nothing_is_recommended(search):
         (("--layer", "3"), "--layer can't be used with a file of vectors"),
         pytest.param(("--out", "page.txt"), "--out must be an .html file", marks=needs_report),
         (("--save", "docs.npy"), "--save"),
-        (("--margin", "0"), "--margin must be a number in (0, 100), got 0"),
+        (("--margin", "0"), "--margin must be above 0, got 0: no number of items shows"),
+        (("--max-stored-bytes", "1"), "--max-stored-bytes must be at least 2, the bytes of"),
     ],
 )
 def test_refused(search, monkeypatch, options, message):

@@ -7,7 +7,7 @@ import pytest
 
 from isotropy import examples, export
 from isotropy.codecs import Binary, Faiss, Float, Rescored, Scalar
-from isotropy.errors import InputError
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Center, Chain, ClusterRemoval, Rotate, Whiten
 
 from .elsewhere import LIMIT, generated, run_elsewhere
@@ -141,6 +141,19 @@ def test_two_stages_find_rows_if_there_are_fewer_than_candidates():
     index.add(X[:50])
     expected = codec.search(X[:20], codec.encode(X[:50]), 10)[1]
     np.testing.assert_array_equal(index.search(X[:20], 10)[1], expected)
+
+
+def test_an_index_takes_queries_that_are_aligned():
+    X = generated(N, D, 1.0)
+    codec = Float(repair=Center(), align_queries=True).fit(X, queries=X[:100] - 3)
+    with pytest.warns(IsotropyWarning, match=r"Search it with queries \+ codec\.query_shift_"):
+        index = export.faiss(codec)
+    index.add(X)
+    queries = X[:20] - 3
+    expected = codec.search(queries, codec.encode(X), 5)
+    scores, ids = index.search((queries + codec.query_shift_).astype(np.float32), 5)
+    np.testing.assert_array_equal(ids, expected[1])
+    np.testing.assert_allclose(scores, expected[0], atol=1e-5)
 
 
 def test_what_faiss_cannot_run_is_refused_in_one_line():

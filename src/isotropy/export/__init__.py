@@ -56,6 +56,8 @@ def faiss(
     float16, and `Faiss` what its factory says. `Rescored` becomes an IndexRefine of two of these,
     whose `k_factor` is for 10 results, and which compares by squared Euclidean distance, or
     by inner product if RaBitQ finds the candidates. The repair must be one that faiss can run.
+    An index can't align queries: search that of a codec with `align_queries` with
+    `queries + codec.query_shift_`.
 
     Examples
     --------

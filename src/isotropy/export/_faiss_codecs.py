@@ -10,7 +10,7 @@ import numpy as np
 from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar
 from isotropy.codecs.faiss import parts
 from isotropy.codecs.repaired import RepairedCodec
-from isotropy.errors import InputError
+from isotropy.errors import InputError, warn
 from isotropy.export import _faiss
 from isotropy.linalg import Floats
 from isotropy.repairs import check_target
@@ -23,6 +23,11 @@ def exported(codec: Codec, out: Any, overwrite: bool) -> Any:
     """See `isotropy.export.faiss`."""
     check_target({"out": out}, overwrite=overwrite)
     index = refined(codec) if isinstance(codec, Rescored) else behind_transforms(codec)
+    if codec.align_queries:
+        warn(
+            "export.faiss: queries must be aligned before they are asked, as an index treats them "
+            "like rows. Search it with queries + codec.query_shift_."
+        )
     if out is not None:
         _faiss.write(index, out, overwrite)
     return index
