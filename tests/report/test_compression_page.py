@@ -65,7 +65,7 @@ def test_the_figure_has_a_line_for_each_repair_and_marks_the_frontier(found):
 def test_the_chosen_code_of_two_stages_names_both_sizes(found):
     codes = [one | {"chosen": one["n_bytes_stored"] == 432} for one in found["codes"]]
     (note,) = charts.compression(found | {"codes": codes}).layout.annotations
-    assert note.text == "<b>48 bytes in memory, 432 stored</b><br>32 times smaller"
+    assert note.text == "<b>48 bytes in memory<br>432 stored</b><br>32 times smaller"
 
 
 def test_other_output_is_refused(found):
