@@ -396,7 +396,7 @@ def test_every_default_code_scores_as_its_codec_ranks():
     task, X = searched()
     codecs = default_codecs(X.shape[1], 240, aligned=True)
     found = compress(X, task, margin=5)
-    assert len(found.results) == len(codecs) == 45 + bool(find_spec("faiss"))
+    assert len(found.results) == len(codecs) == 43 + bool(find_spec("faiss"))
     names = [(result.repair, result.code) for result in found.results]
     assert len(set(names)) == len(names)
     n, items = task.n_items, np.arange(task.n_items)

@@ -51,7 +51,7 @@ def default_codecs(
 ) -> list[Codec]:
     """The codecs that `compress` tries: repairs x codes x widths.
 
-    With `aligned`, those with a learned rotation are also tried with aligned queries.
+    With `aligned`, those of one stage with a learned rotation are also tried with aligned queries.
 
     With faiss, also product quantisation into 2 bits or 1 bit per dimension, if there are rows
     enough to learn it from, and RaBitQ. Those whose queries are treated unlike rows are for
@@ -71,8 +71,8 @@ def default_codecs(
             found.append(Binary(asymmetric=True, **space))
             found.append(Rescored(coarse=Binary(**space), fine=Scalar(bits=8)))
     if aligned:
-        learned = [codec for codec in found if repair_of(codec) is rotated[-1]]
-        found += [_aligned(codec) for codec in learned]
+        one_stage = [codec for codec in found if not isinstance(codec, Rescored)]
+        found += [_aligned(codec) for codec in one_stage if repair_of(codec) is rotated[-1]]
     if find_spec("faiss") and n_features % 8 == 0:
         learnable = n_samples >= CENTROIDS_TIMES * 256
         sizes = (n_features // 4, n_features // 8) if learnable else ()

@@ -259,8 +259,8 @@ def compress(
     codecs : sequence of Codec, optional
         What to try, not fitted, each with its repair. By default int8, int4 and binary codes, of
         all dimensions or of half of the principal components, as they are, centred, and centred
-        and rotated. In searches, bits also with float queries and rescored by int8; in those with
-        queries of their own, rotated codes also with aligned queries. With faiss also product
+        and rotated. In searches, bits also with float queries and rescored by int8; with a task,
+        codes after a learned rotation also with aligned queries. With faiss also product
         quantisation and RaBitQ.
     margin : float
         Points of the metric, above 0, that a code may lose; a point is 0.01.
