@@ -49,10 +49,11 @@ def test_show_describes_codecs(folder):
     assert (found["n_bytes"], found["n_bytes_stored"]) == (3, 27)
 
 
-def test_export_writes_an_index(folder):
+@pytest.mark.parametrize("name", ["codec", "two"])
+def test_export_writes_an_index(folder, name):
     pytest.importorskip("faiss")
-    out = folder / "index.faiss"
-    done = run("export", folder / "codec.safetensors", "--to", "faiss", "--out", out, "--verify")
+    codec, out = folder / f"{name}.safetensors", folder / "index.faiss"
+    done = run("export", codec, "--to", "faiss", "--out", out, "--verify")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("largest difference")
 

@@ -125,6 +125,13 @@ def test_chosen_metrics_alone_are_measured(path):
     assert "mean_cosine" in line
 
 
+def test_hubs_among_few_rows_are_refused_in_words_of_rows(tmp_path):
+    np.save(tmp_path / "few.npy", np.random.default_rng(0).standard_normal((8, 3)))
+    line = refused("measure", tmp_path / "few.npy", "--metrics", "hubness")
+    assert "must have more than 10 rows that are not zero" in line
+    assert "got 8. Give more rows" in line
+
+
 def test_measure_within_clusters(path):
     found = json.loads(done("measure", path, "--json", "--local", 2, "--metrics", "isoscore"))
     assert found["local_isotropy"]["isoscore"]["mean"] > 0

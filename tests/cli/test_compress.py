@@ -95,11 +95,34 @@ def test_the_codec_and_the_page_are_written(search):
     assert "--overwrite" in said
 
 
+@pytest.mark.filterwarnings("ignore::isotropy.errors.IsotropyWarning")
+def test_four_commands_lead_from_vectors_to_an_index(search):
+    faiss = pytest.importorskip("faiss")
+    codec, codes, index = (search / name for name in ("codec.safetensors", "codes.npy", "i.faiss"))
+    for command in (
+        of_files(search, "--max-bytes", 2, "--save", codec),
+        ("show", codec),
+        ("apply", codec, search / "docs.npy", "--out", codes),
+        ("export", codec, "--to", "faiss", "--out", index, "--verify"),
+    ):
+        result = run(*command)
+        assert result.exit_code == 0, result.stderr
+    saved, found = isotropy.load(codec), faiss.read_index(str(index))
+    found.add(np.load(search / "docs.npy"))
+    queries = np.load(search / "queries.npy")
+    moved = queries if saved.query_shift_ is None else queries + saved.query_shift_
+    ids = found.search(moved.astype(np.float32), 10)[1]
+    best, _ = saved.search(queries, np.load(codes), 10)
+    scores = np.take_along_axis(saved.scores(queries, np.load(codes)), ids, axis=1)
+    assert (np.abs(scores - best) > 2e-3).mean() < 0.02  # as good, though others where they tie
+
+
 def test_max_bytes_asks_the_reverse_question(search):
     found = json.loads(done(*of_files(search, "--json", "--max-bytes", 4)))
     assert found["verdict"] == "best"
     assert found["reason"].startswith("Up to 4 bytes, use ")
-    chosen = next(code for code in found["codes"] if code["name"] == found["choice"])
+    (chosen,) = [code for code in found["codes"] if code["chosen"]]
+    assert chosen["name"] == found["choice"]
     assert chosen["n_bytes"] <= 4
     assert "--max-bytes must be at least 2" in refused(*of_files(search, "--max-bytes", 1))
 
@@ -130,7 +153,8 @@ def test_nothing_is_saved_if_nothing_is_recommended(search):
         (("--layer", "3"), "--layer can't be used with a file of vectors"),
         pytest.param(("--out", "page.txt"), "--out must be an .html file", marks=needs_report),
         (("--save", "docs.npy"), "--save"),
-        (("--margin", "0"), "--margin must be a number in (0, 100), got 0"),
+        (("--margin", "0"), "--margin must be above 0, got 0: no number of items shows"),
+        (("--max-stored-bytes", "1"), "--max-stored-bytes must be at least 2, the bytes of"),
     ],
 )
 def test_refused(search, monkeypatch, options, message):

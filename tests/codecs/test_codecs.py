@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from isotropy import linalg, repairs, sources
 from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar, base, bits, load, ranking
@@ -260,6 +261,109 @@ def test_faiss_files_with_wrong_contents_are_refused(tmp_path: Path) -> None:
     ):
         changed = header | {"params": params | {"factory": factory}}
         files.write(path, changed, some, "codec", overwrite=True)
+        with pytest.raises(RepairFileError, match=message):
+            load(path)
+
+
+def test_faiss_files_of_huge_rows_are_refused_before_an_index_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    X, path = rows(500, 24), tmp_path / "codec.safetensors"
+    for factory, message in (
+        ("PQ4x4", "trained_ must have 16000000000 values"),
+        ("RaBitQ", "trained_ must have 1000000000 values"),
+        ("RR,PQ4x4", r"rotation_ must have shape \(1000000000, 1000000000\)"),
+    ):
+        header, tensors = Faiss(factory=factory).fit(X).content()
+        forged = tensors | {"rotation_": np.empty((0, 10**9), np.float32)}
+        files.write(path, header | {"n_features": 10**9}, forged, "codec", overwrite=True)
+        with monkeypatch.context() as patched:
+            patched.setattr("isotropy.codecs.faiss.made", lambda *_: pytest.fail("made an index"))
+            with pytest.raises(RepairFileError, match=message):
+                load(path)
+
+
+@pytest.mark.parametrize(
+    "factory", ["PQ4", "PQ6x4", "OPQ4,PQ4x4", "OPQ4_16,PQ4x5", "RR,PQ4x4", "RR16,RaBitQ4", "RaBitQ"]
+)
+def test_shapes_are_those_of_the_index(factory: str) -> None:
+    faiss = pytest.importorskip("faiss")
+    from isotropy.codecs.faiss import made, parts, shapes
+
+    chain, inner = parts(index := made(factory, 24))
+    n_trained = inner.pq.centroids.size() if hasattr(inner, "pq") else inner.d
+    rotation = (0, 24) if chain is None else (chain.d_out, chain.d_in)
+    assert shapes(factory, 24) == (n_trained, rotation)
+    assert isinstance(index, faiss.Index)
+
+
+def test_scores_of_two_stages_are_tensors_for_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    X = rows()
+    codec = Rescored(n_candidates=20).fit(X)
+    codes = codec.encode(X)
+    found = codec.scores(torch.from_numpy(X[:30]), torch.from_numpy(codes))
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), codec.scores(X[:30], codes))
+
+
+def test_two_stages_take_short_codes_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, sizes = rows(), []
+    codec = Rescored(n_candidates=20).fit(X)
+    coarse = Rescored._coarse
+
+    def counted(self: Rescored, codes: np.ndarray) -> np.ndarray:
+        sizes.append(len(codes))
+        return coarse(self, codes)
+
+    monkeypatch.setattr(Rescored, "_coarse", counted)
+    monkeypatch.setattr(linalg, "BLOCK_ELEMENTS", 50 * codec.n_columns)
+    codec.search(X[:5], codec.encode(X), 3)
+    codec.scores(X[:5], codec.encode(X))
+    assert max(sizes) == 50
+
+
+def test_aligned_queries_have_the_mean_of_the_rows(tmp_path: Path) -> None:
+    X, random = rows(), np.random.default_rng(1)
+    Q = (random.standard_normal((80, 37)) - 0.7).astype(np.float32)
+    shift = X.mean(axis=0, dtype=np.float64) - Q.mean(axis=0, dtype=np.float64)
+    moved = (Q + shift).astype(np.float32)
+    for codec in (
+        Binary(repair=Center(), asymmetric=True),
+        Scalar(n_dims=9, truncate="pca"),
+        Rescored(fine=Float(), n_candidates=20),
+    ):
+        plain = codec.fit(X)
+        codes = plain.encode(X)
+        wanted = plain.queries(moved), plain.scores(moved, codes), plain.search(moved, codes)[1]
+        found = clone(codec).set_params(align_queries=True).fit(X, queries=Q)
+        found.save(tmp_path / "codec.safetensors", overwrite=True)
+        for one in (found, load(tmp_path / "codec.safetensors")):
+            np.testing.assert_allclose(one.query_shift_, shift, atol=1e-12)
+            np.testing.assert_array_equal(one.encode(X), codes)
+            np.testing.assert_allclose(one.queries(Q), wanted[0], atol=1e-5)
+            np.testing.assert_allclose(one.scores(Q, codes), wanted[1], atol=1e-5)
+            assert (one.search(Q, codes)[1] == wanted[2]).mean() > 0.99  # rounding may swap two
+
+
+def test_aligned_queries_need_queries(tmp_path: Path) -> None:
+    X, path = rows(), tmp_path / "codec.safetensors"
+    with pytest.raises(InputError, match="queries must be given with align_queries=True"):
+        Binary(align_queries=True).fit(X)
+    with pytest.raises(InputError, match="queries need align_queries=True"):
+        Binary().fit(X, queries=X)
+    with pytest.raises(InputError, match=r"has 5 features, but .* is expecting 37"):
+        Binary(align_queries=True).fit(X, queries=X[:, :5])
+    with pytest.raises(InputError, match="Set align_queries of Rescored"):
+        Rescored(coarse=Binary(align_queries=True)).fit(X)
+    header, tensors = Binary(align_queries=True).fit(X, queries=X).content()
+    for message, some in (
+        ("query_shift_ is missing", {k: v for k, v in tensors.items() if k != "query_shift_"}),
+        ("query_shift_ must have shape", tensors | {"query_shift_": np.zeros(3)}),
+        ("query_shift_ must be finite", tensors | {"query_shift_": np.full(37, np.nan)}),
+    ):
+        files.write(path, header, some, "codec", overwrite=True)
         with pytest.raises(RepairFileError, match=message):
             load(path)
 

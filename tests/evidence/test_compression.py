@@ -17,7 +17,7 @@ from isotropy.evidence.bench import grouped_folds
 from isotropy.evidence.codes import code_words, default_codecs, repair_of, repair_words
 from isotropy.evidence.frontier import descend, frontier, ladder, loss_of
 from isotropy.evidence.significance import Fold, interval, quantiles
-from isotropy.repairs import Chain, Rotate
+from isotropy.repairs import Chain, Rotate, Whiten
 from isotropy.stats import Sample
 from isotropy.tasks import STS, Mean, Retrieval
 
@@ -256,10 +256,9 @@ def planned(losses, sizes, n=1500, noise=0.02, **options):
 def test_use_the_smallest_that_holds():
     found = planned([0.0, 0.0, 5.0], [32, 16, 8])
     assert (found.verdict, found.choice.n_bytes) == ("use", 16)
-    assert found.reason.startswith(f"Use planned: 16 bytes instead of {found.n_bytes}")
-    assert (
-        "with 95 % confidence). The next one is no better: planned (8 bytes) loses " in found.reason
-    )
+    assert found.reason.startswith(f"Use {found.choice.name}: 16 bytes instead of")
+    said = "with 95 % confidence). The next one is no better: planned, block=3, size=8 (8 bytes)"
+    assert said in found.reason
     assert found.items_needed is None
     assert found.codec.n_features_in_ == found.n_features
     assert found.choice.loss.most < 0.01
@@ -268,7 +267,7 @@ def test_use_the_smallest_that_holds():
 def test_stay_if_all_lose():
     found = planned([8.0, 9.0], [32, 8])
     assert (found.verdict, found.choice, found.codec) == ("stay", None, None)
-    assert found.reason.startswith("Stay with float32: planned (")
+    assert found.reason.startswith("Stay with float32: planned, ")
     assert found.reason.endswith("more than 1 point.")
 
 
@@ -288,7 +287,7 @@ def test_not_enough_for_a_smaller_one_is_said_beside_what_holds():
     X[: task.n_items, N_DOCUMENTS : 2 * N_DOCUMENTS] = X[: task.n_items, :N_DOCUMENTS]
     found = compress(X, task, [Planned(1, 32), Planned(2, 8)])
     assert (found.verdict, found.choice.n_bytes) == ("use", 32)
-    assert "Not enough items for a smaller one: the loss of planned (8 bytes) is" in found.reason
+    assert f"for a smaller one: the loss of {found.results[1].name} (8 bytes) is" in found.reason
 
 
 def test_few_independent_groups_decide_nothing():
@@ -306,7 +305,7 @@ def test_the_best_of_a_size():
     assert (found.verdict, found.choice.codec.block) == ("best", 3)
     low, high = (100 * end for end in found.choice.loss.interval)
     assert found.reason.endswith(f"(95 % interval {low:.1f} to {high:.1f}).")
-    assert found.reason.startswith("Up to 20 bytes, use planned: 8 bytes")
+    assert found.reason.startswith("Up to 20 bytes, use planned, block=3, size=8: 8 bytes")
     with pytest.raises(InputError, match="max_bytes must be at least 8, the bytes of the smallest"):
         planned([0.0], [8], max_bytes=7)
 
@@ -317,6 +316,26 @@ def test_codes_with_two_stages_name_both_sizes_and_give_way_to_one_that_stores_l
     found = planned([0.0, 9.0], [8, 8], stored=[64, None])
     assert found.choice.codec.block == 1
     assert "8 bytes in memory and 64 stored instead of" in found.reason
+
+
+def test_codes_that_store_too_much_are_not_chosen():
+    losses, sizes, stored = [0.0, 0.0, 0.0], [32, 8, 4], [None, 64, 64]
+    assert planned(losses, sizes, stored=stored).choice.n_bytes == 4
+    found = planned(losses, sizes, stored=stored, max_stored_bytes=40)
+    assert found.choice.n_bytes == 32
+    assert len(found.results) == 3
+    reverse = planned(losses, sizes, stored=stored, max_stored_bytes=64, max_bytes=20)
+    assert reverse.choice.n_bytes in (4, 8)
+    with pytest.raises(InputError, match="max_stored_bytes must be at least 32, the bytes"):
+        planned(losses, sizes, stored=stored, max_stored_bytes=31)
+
+
+def test_the_chosen_code_is_marked_and_not_another_of_its_name():
+    task, X = simulated(7, [0.0], 1500, 0.02)
+    found = compress(X, task, [Planned(1, 8), Planned(1, 8)])
+    assert [one["name"] for one in found.to_dict()["codes"]] == 2 * [found.choice.name]
+    assert sum(one["chosen"] for one in found.to_dict()["codes"]) == 1
+    assert str(found).count("chosen") == 1
 
 
 def test_plain_values_and_tables():
@@ -343,7 +362,8 @@ def test_a_task_with_parts_is_tested_on_its_test_part():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": 0}, r"margin must be a number in \(0, 100\), got 0"),
+        ({"margin": 0}, "margin must be above 0, got 0: no number of items shows that a code"),
+        ({"max_stored_bytes": 0}, "max_stored_bytes must be"),
         ({"margin": "1"}, "margin must be a number"),
         ({"max_bytes": 0}, "max_bytes must be"),
         ({"codecs": []}, "codecs must be a list of at least one Codec"),
@@ -374,14 +394,16 @@ def searched(seed=0, n=240, d=32):
 
 def test_every_default_code_scores_as_its_codec_ranks():
     task, X = searched()
-    codecs = default_codecs(X.shape[1], 240)
+    codecs = default_codecs(X.shape[1], 240, aligned=True)
     found = compress(X, task, margin=5)
-    assert len(found.results) == len(codecs) == 35 + bool(find_spec("faiss"))
+    assert len(found.results) == len(codecs) == 43 + bool(find_spec("faiss"))
     names = [(result.repair, result.code) for result in found.results]
     assert len(set(names)) == len(names)
     n, items = task.n_items, np.arange(task.n_items)
-    for result in found.results[::6]:
-        codec = result.codec.fit(X[n:].astype(np.float32))
+    for result in found.results[::5]:
+        asked = X[:n].astype(np.float32)[~of_the_test(task, X)]
+        queries = {"queries": asked} if result.codec.align_queries else {}
+        codec = result.codec.fit(X[n:].astype(np.float32), **queries)
         _, ranked = codec.search(X[:n], codec.encode(X[n:]), 10)
         hits = ranked == items[:, None]
         gains = np.where(hits.any(1), 1 / np.log2(2 + hits.argmax(1)), 0.0)
@@ -461,6 +483,38 @@ def test_names():
     assert repair_of(codec) is rotated
     assert code_words(Binary(asymmetric=True)) == "binary, float queries"
     assert code_words(Float(half=True)) == "float16"
+    assert code_words(Binary(threshold="median")) == "binary, threshold=median"
+    assert code_words(Scalar(random_state=3)) == "int8, random_state=3"
+    assert code_words(Binary(n_dims=8, align_queries=True)) == "binary, first 8, aligned queries"
+    two = Rescored(fine=Float(repair=Center()), n_candidates=50)
+    assert code_words(two) == "binary, rescored by float32 (center), n_candidates=50"
+    assert repair_words(Rotate("itq", random_state=2)) == "rotate(itq, random_state=2)"
+    assert repair_words(Chain([Center()], normalize=True)) == "center, normalize=True"
+
+
+def test_codecs_of_one_width_share_what_is_fitted(monkeypatch):
+    task, X = searched()
+    fits = []
+    learn = Whiten._learn
+    monkeypatch.setattr(Whiten, "_learn", lambda *given: fits.append(given) or learn(*given))
+    compress(X, task, default_codecs(X.shape[1], 240, aligned=True), margin=50)
+    assert len(fits) <= 2  # to compare codes, and to fit the one that is saved
+
+
+def test_aligned_queries_pay_where_queries_have_another_mean():
+    task, X = searched()
+    X[: task.n_items] += np.random.default_rng(3).standard_normal(X.shape[1])
+    codecs = [Binary(repair=Center(), align_queries=aligned) for aligned in (False, True)]
+    found = compress(X, task, codecs, margin=50)
+    scores = {result.codec.align_queries: result.score for result in found.results}
+    assert scores[True] > scores[False] + 0.05
+    assert found.choice.codec.align_queries
+    n = task.n_items
+    shift = X[n:].mean(axis=0) - X[:n].mean(axis=0)
+    np.testing.assert_allclose(found.codec.query_shift_, shift, atol=1e-5)  # of all queries
+    pairs = STS([(f"a{i}", f"b{i}") for i in range(60)], np.arange(60))
+    with pytest.raises(InputError, match="must not be for searches"):
+        compress(X[:120], pairs, [Binary(align_queries=True)])
 
 
 def test_undefined_scores_are_refused():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isotropy import export
+from isotropy import examples, export
 from isotropy.codecs import Binary, Faiss, Float, Rescored, Scalar
-from isotropy.errors import InputError
-from isotropy.repairs import Center, ClusterRemoval, Whiten
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.repairs import Center, Chain, ClusterRemoval, Rotate, Whiten
 
 from .elsewhere import LIMIT, generated, run_elsewhere
 
@@ -94,10 +94,72 @@ def test_bits_are_counted(tmp_path):
     np.testing.assert_allclose(1 - 2 * distances / D, scores, atol=1e-6)
 
 
+TWO_STAGES = {
+    "bits, int8": Rescored(coarse=Binary(repair=Chain([Center(), Rotate("random")]))),
+    "float queries, int8": Rescored(coarse=Binary(asymmetric=True, repair=Center())),
+    "pca, float32": Rescored(
+        coarse=Binary(n_dims=64, truncate="pca"), fine=Float(), n_candidates=50
+    ),
+    "bits, float16": Rescored(fine=Float(half=True)),
+    "rabitq, float32": Rescored(coarse=Faiss(factory="RaBitQ"), fine=Float()),
+}
+REFINED = """
+import os, faiss, numpy as np
+folder = sys.argv[1]
+X, Q = (np.load(f"{folder}/{name}.npy") for name in ("rows", "queries"))
+for name in os.listdir(folder):
+    if name.endswith(".faiss"):
+        index = faiss.read_index(f"{folder}/{name}")
+        index.add(X)
+        faiss.write_index(index, f"{folder}/{name}.full")
+        mapped = faiss.read_index(f"{folder}/{name}.full", faiss.IO_FLAG_MMAP_IFC)
+        np.save(f"{folder}/{name}.ids.npy", mapped.search(Q, 10)[1])
+"""
+
+
+def test_two_stages_find_what_their_codec_finds_where_there_is_no_isotropy(tmp_path):
+    words = examples.wordllama().vectors[:3000].astype(np.float32)
+    rows, queries = words[200:], words[:200]
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "queries.npy", queries)
+    for name, codec in TWO_STAGES.items():
+        export.faiss(codec.fit(rows), out=tmp_path / f"{name}.faiss")
+        assert export.verify(codec, tmp_path / f"{name}.faiss", to="faiss").close
+    run_elsewhere(REFINED, tmp_path)
+    for name, codec in TWO_STAGES.items():
+        found = np.load(tmp_path / f"{name}.faiss.ids.npy")
+        codes = codec.encode(rows)
+        expected = codec.search(queries, codes, 10)[1]
+        same = (found[:, :, None] == expected[:, None, :]).any(axis=2)
+        assert same.mean() > 0.99, name  # of counted bits, any of those that tie are candidates
+
+
+def test_two_stages_find_rows_if_there_are_fewer_than_candidates():
+    X = generated(N, D, 1.0)
+    codec = Rescored(fine=Float()).fit(X)
+    index = export.faiss(codec)
+    index.add(X[:50])
+    expected = codec.search(X[:20], codec.encode(X[:50]), 10)[1]
+    np.testing.assert_array_equal(index.search(X[:20], 10)[1], expected)
+
+
+def test_an_index_takes_queries_that_are_aligned():
+    X = generated(N, D, 1.0)
+    codec = Float(repair=Center(), align_queries=True).fit(X, queries=X[:100] - 3)
+    with pytest.warns(IsotropyWarning, match=r"Search it with queries \+ codec\.query_shift_"):
+        index = export.faiss(codec)
+    index.add(X)
+    queries = X[:20] - 3
+    expected = codec.search(queries, codec.encode(X), 5)
+    scores, ids = index.search((queries + codec.query_shift_).astype(np.float32), 5)
+    np.testing.assert_array_equal(ids, expected[1])
+    np.testing.assert_allclose(scores, expected[0], atol=1e-5)
+
+
 def test_what_faiss_cannot_run_is_refused_in_one_line():
     X = generated(N, D, 1.0)
-    with pytest.raises(InputError, match="Export its coarse_"):
-        export.faiss(Rescored().fit(X))
+    with pytest.raises(InputError, match="fine must not be Binary for faiss"):
+        export.faiss(Rescored(fine=Binary()).fit(X))
     with pytest.raises(InputError, match="index can't be used with a codec"):
         export.faiss(Binary().fit(X), "HNSW32,Flat")
     with pytest.raises(TypeError, match="has a map for every cluster"):

@@ -23,7 +23,7 @@ def code(repair, size, score, stored=None, **more):
     return {
         "name": f"{repair}, {size}", "repair": repair, "code": f"{size}", "n_bytes": size,
         "n_bytes_stored": stored or size, "ratio": 1536 / size, "score": score, "loss": loss,
-        "interval": [loss - 1, loss + 1.5], "on_frontier": False, **more,
+        "interval": [loss - 1, loss + 1.5], "on_frontier": False, "chosen": False, **more,
     }  # fmt: skip
 
 
@@ -32,7 +32,8 @@ def found():
     """As `compress --json` prints it, with a hostile name."""
     codes = [code(r, s, 50 + i - s / 1000) for i, r in enumerate(("none", ATTACK)) for s in SIZES]
     codes += [code("none", 48, 40.0), code("none", 48, 52.5, stored=432)]
-    codes[7] = codes[7] | {"on_frontier": True}
+    codes[7] = codes[7] | {"on_frontier": True, "chosen": True}
+    codes[3] = codes[3] | {"name": codes[7]["name"]}  # a name does not tell which is chosen
     codes.append(code("center", 24, None) | {"loss": None, "interval": [None, None]})
     texts = {"reason": f"Use this {ATTACK}.", "task": "cranfield", "metric": "ndcg@10"}
     texts |= {"fitted_on": "the corpus", "items": "150 items", "choice": codes[7]["name"]}
@@ -59,6 +60,12 @@ def test_the_figure_has_a_line_for_each_repair_and_marks_the_frontier(found):
     assert 10**note.x == pytest.approx(48, rel=0.05)
     assert len({(t.line.color, t.marker.symbol, t.line.dash) for t in lines}) == len(lines)
     assert all("<img" not in (trace.name or "") for trace in figure.data)
+
+
+def test_the_chosen_code_of_two_stages_names_both_sizes(found):
+    codes = [one | {"chosen": one["n_bytes_stored"] == 432} for one in found["codes"]]
+    (note,) = charts.compression(found | {"codes": codes}).layout.annotations
+    assert note.text == "<b>48 bytes in memory<br>432 stored</b><br>32 times smaller"
 
 
 def test_other_output_is_refused(found):

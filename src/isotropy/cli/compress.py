@@ -49,13 +49,25 @@ def compress(
     ] = None,
     margin: Annotated[
         float,
-        Option(help="Points of the metric that a code may lose against float32.", min=0, max=100),
+        Option(
+            help="Points of the metric, above 0, that a code may lose against float32.",
+            min=0,
+            max=100,
+        ),
     ] = 1.0,
     max_bytes: Annotated[
         int | None,
         Option(
             help="Ask the reverse question: which code of at most this many bytes per vector in "
             "memory is best, and what does it lose?",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    max_stored_bytes: Annotated[
+        int | None,
+        Option(
+            help="Leave out codes that store more bytes per vector, on disk or in memory.",
             min=1,
             show_default=False,
         ),
@@ -76,9 +88,10 @@ def compress(
 ) -> None:
     """Find the smallest code of vectors that loses little on a task.
 
-    Tries int8, int4 and binary codes, the latter also with float queries and rescored by int8, of
-    all dimensions or half of the principal components, as they are, centred, and rotated. Each is
-    compared with float32 on the same items.
+    Tries int8, int4 and binary codes, of all dimensions or half of the principal components, as
+    they are, centred, and rotated. Bits are also tried with float queries, and rescored by int8;
+    rotated codes also with queries that are moved to the mean of the documents. Each is compared
+    with float32 on the same items.
 
     A third of the items, or the training part, chooses a code of each size. The others test these
     from the largest to the smallest. The answer is the smallest that is shown, with 95 %
@@ -104,6 +117,7 @@ def compress(
             opened,
             margin=margin,
             max_bytes=max_bytes,
+            max_stored_bytes=max_stored_bytes,
             fit_on=texts or None,
             transductive=task_options.transductive,
             seed=seed,

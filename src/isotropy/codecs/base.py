@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from isotropy import checks, linalg, repairs
+from isotropy import checks, linalg, repairs, stored
 from isotropy.checks import Array
 from isotropy.codecs.ranking import best_of, keys_of, ranked
 from isotropy.engines import (
@@ -21,17 +21,23 @@ from isotropy.engines import (
     map_rows,
     open_checkpoint,
     over_threads,
+    reduce,
     using,
 )
 from isotropy.errors import InputError, InputTypeError, public
+from isotropy.linalg import Floats, like
 from isotropy.repairs import Origin, Repair, files
 from isotropy.sources import Source, as_source, guard, open_sink, output_path
+from isotropy.stats import Moments
+from isotropy.stored import Field
 
 KIND = "codec"
 SUFFIXES = (".npy", ".parquet", ".safetensors", "")  # of files that can hold codes
 COMPARED = 1 << 22  # scores that are held at a time
+SHIFT = "query_shift_"
 
 Tensors = dict[str, NDArray[Any]]
+Blocks = Iterator[tuple[int, Array]]  # (first row, codes)
 
 
 @public
@@ -49,9 +55,11 @@ class Codec(BaseEstimator, ABC):
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[Codec]]] = {}
     decodes: bool = True  # whether codes stand for rows; otherwise `decode` refuses them
+    align_queries: bool = False  # whether queries are moved by `query_shift_`
 
     n_features_in_: int
     n_samples_seen_: int
+    query_shift_: Floats | None = None
     origin_: Origin = Origin()
     note_: str = ""
 
@@ -65,6 +73,7 @@ class Codec(BaseEstimator, ABC):
         X: Any,
         y: object = None,
         *,
+        queries: Any = None,
         engine: str | Engine | None = None,
         checkpoint: Any = None,
     ) -> Self:
@@ -74,6 +83,8 @@ class Codec(BaseEstimator, ABC):
         ----------
         X : array, tensor, frame, path or source of shape (n_samples, n_features)
         y : ignored
+        queries : array, tensor, frame, path or source of shape (n_queries, n_features), optional
+            A sample of queries, for `align_queries=True` only.
         engine : {"local", "torch", "dask"} or Engine, optional
             Where the work runs; see `Repair.fit`.
         checkpoint : path, optional
@@ -86,12 +97,26 @@ class Codec(BaseEstimator, ABC):
         source = as_source(X)
         kept = open_checkpoint(checkpoint)
         with using(engine):
-            return self._learn(source, kept)
+            shift = None if queries is None else mean_shift(source, as_source(queries), kept)
+            return self._learn(source, kept, shift)
 
-    def _learn(self, source: Source, checkpoint: Checkpoint | None) -> Self:
+    def _learn(
+        self,
+        source: Source,
+        checkpoint: Checkpoint | None,
+        shift: Floats | None = None,
+        **shared: Any,
+    ) -> Self:
         self.n_features_in_ = source.n_features
         self._check_params()
-        self.n_samples_seen_ = self.fit_source(source, checkpoint)
+        if self.align_queries and shift is None:
+            raise InputError(
+                "queries must be given with align_queries=True, got none. Give a sample of them."
+            )
+        if shift is not None and not self.align_queries:
+            raise InputError("queries need align_queries=True, got False. Set it, or omit them.")
+        self.n_samples_seen_ = self.fit_source(source, checkpoint, **shared)
+        self.query_shift_ = shift
         self.origin_ = Origin.from_dict(source.origin())
         return self
 
@@ -174,7 +199,7 @@ class Codec(BaseEstimator, ABC):
         float32 array or tensor of shape (n_queries, n_dims_)
         """
         check_is_fitted(self)
-        return as_given(self.asked(self._rows(X)), X)
+        return as_given(self.asked(self._query_rows(X)), X)
 
     def search(self, Q: Any, codes: Any, k: int = 10) -> tuple[Any, Any]:
         """The best codes for each query: (scores, indices), best first, ties by the lower index.
@@ -195,7 +220,8 @@ class Codec(BaseEstimator, ABC):
         """
         found = self._expect_codes(codes)
         k = checks.integer(k, "k", 1, int(found.shape[0]))
-        scores, indices = ranked(self.best(beside(self._rows(Q), found), found, k))
+        rows = beside(self._query_rows(Q), found)
+        scores, indices = ranked(self.best(rows, found, k))
         return as_given(scores, codes), as_given(indices, codes)
 
     def scores(self, Q: Any, codes: Any) -> Any:
@@ -211,15 +237,24 @@ class Codec(BaseEstimator, ABC):
         float32 array or tensor of shape (n_queries, n_samples)
         """
         found = self._expect_codes(codes)
-        asked = self.prepared_queries(beside(self._rows(Q), found))
-        parts = [self.compared(asked, self.answers(part)) for _, part in self._blocks(found)]
-        return as_given(linalg.namespace(parts[0]).concat(parts, axis=1), codes)
+        rows = beside(self._query_rows(Q), found)
+        return as_given(self.all_scores(rows, self._blocks(found)), codes)
+
+    def all_scores(self, rows: Array, blocks: Blocks) -> Array:
+        """The score of every code for every row."""
+        asked = self.prepared_queries(rows)
+        parts = [self.compared(asked, self.answers(part)) for _, part in blocks]
+        return linalg.namespace(parts[0]).concat(parts, axis=1)
 
     def best(self, rows: Array, codes: Array, k: int) -> Array:
         """The keys of the k best codes for each row; see `ranked`."""
+        return self.best_in(rows, self._blocks(codes), k)
+
+    def best_in(self, rows: Array, blocks: Blocks, k: int) -> Array:
+        """The same of codes in blocks."""
         asked = self.prepared_queries(rows)
         kept = None
-        for start, part in self._blocks(codes):
+        for start, part in blocks:
             answers = self.answers(part)
             step = max(1, COMPARED // part.shape[0])
             keys = [
@@ -285,7 +320,7 @@ class Codec(BaseEstimator, ABC):
         found = over_threads(self.encoded, parts)
         return found[0] if len(found) == 1 else linalg.namespace(found[0]).concat(found)
 
-    def _blocks(self, codes: Array) -> Iterator[tuple[int, Array]]:
+    def _blocks(self, codes: Array) -> Blocks:
         """(first row, codes) of blocks whose decoded rows take bounded memory."""
         step = max(1, linalg.BLOCK_ELEMENTS // max(self.n_features_in_, self.n_columns))
         for start in range(0, codes.shape[0], step):
@@ -298,6 +333,10 @@ class Codec(BaseEstimator, ABC):
         rows = linalg.native(matrix)
         checks.finite(rows)
         return rows
+
+    def _query_rows(self, Q: Any) -> Array:
+        rows = self._rows(Q)
+        return rows if self.query_shift_ is None else rows + like(self.query_shift_, rows)
 
     def _expect_codes(self, codes: Any) -> Array:
         """The codes, as numpy if they are on the CPU; raises unless they are this codec's."""
@@ -361,7 +400,7 @@ class Codec(BaseEstimator, ABC):
             "origin": self.origin_.to_dict(),
             "note": self.note_,
         }
-        return header, {}
+        return header, {} if self.query_shift_ is None else {SHIFT: self.query_shift_}
 
     @classmethod
     def from_content(cls, header: dict[str, Any], tensors: Tensors) -> Self:
@@ -371,7 +410,12 @@ class Codec(BaseEstimator, ABC):
         self.n_features_in_, self.n_samples_seen_ = header["n_features"], header["n_samples"]
         self.note_ = header["note"]
         self.origin_ = Origin.from_dict(header.get("origin", {}))
-        self.restore(header, tensors)
+        checks.flag(self.align_queries, "align_queries")
+        wanted = {SHIFT: Field("n_features")} if self.align_queries else {}
+        own = {name: array for name, array in tensors.items() if name == SHIFT}
+        stored.check(own, wanted, {"n_features": self.n_features_in_})
+        self.query_shift_ = own.get(SHIFT)
+        self.restore(header, {name: array for name, array in tensors.items() if name != SHIFT})
         return self
 
     @abstractmethod
@@ -404,6 +448,13 @@ def split_off(prefix: str, tensors: Tensors) -> Tensors:
     """The arrays of a part, by the names that they have there; they are taken out of `tensors`."""
     names = [name for name in tensors if name.startswith(f"{prefix}/")]
     return {name.removeprefix(f"{prefix}/"): tensors.pop(name) for name in names}
+
+
+def mean_shift(source: Source, queries: Source, checkpoint: Checkpoint | None = None) -> Floats:
+    """What moves the mean of queries to that of rows."""
+    checks.width(queries.n_features, source.n_features)
+    means = [reduce(one, [Moments()], checkpoint).states[0].mean for one in (source, queries)]
+    return np.asarray(means[0] - means[1], dtype=np.float64)
 
 
 def as_given(values: Array, X: Any) -> Array:

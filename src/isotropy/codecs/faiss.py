@@ -89,16 +89,15 @@ class Faiss(RepairedCodec):
 
     def index(self) -> Any:
         """An empty faiss index with what was learned, for rows of the repaired space."""
-        index = made(self.factory, self.n_dims_)
+        n_trained, rotation = shapes(self.factory, self.n_dims_)
+        if self.rotation_.shape != rotation:
+            raise InputError(f"rotation_ must have shape {rotation}, got {self.rotation_.shape}")
+        if self.trained_.shape != (n_trained,):
+            raise InputError(f"trained_ must have {n_trained} values, got {self.trained_.shape}")
+        index = made(self.factory, self.n_dims_)  # not before: it takes memory
         chain, inner = parts(index)
         import faiss
 
-        expected = (0, self.n_dims_) if chain is None else (chain.d_out, chain.d_in)
-        if self.rotation_.shape != expected:
-            raise InputError(f"rotation_ must have shape {expected}, got {self.rotation_.shape}")
-        n_trained = inner.pq.centroids.size() if hasattr(inner, "pq") else inner.d
-        if self.trained_.shape != (n_trained,):
-            raise InputError(f"trained_ must have {n_trained} values, got {self.trained_.shape}")
         faiss.copy_array_to_vector(np.ascontiguousarray(self.trained_), _place(inner))
         if chain is not None:
             faiss.copy_array_to_vector(self.rotation_.ravel(), chain.A)
@@ -178,6 +177,21 @@ def made(factory: str, n_dims: int) -> Any:
     if hasattr(inner, "do_polysemous_training"):
         inner.do_polysemous_training = False  # it only renumbers centroids, and takes a minute
     return index
+
+
+def shapes(factory: str, n_dims: int) -> tuple[int, tuple[int, int]]:
+    """How many values a factory learns for rows of so many dimensions, and its rotation's shape.
+
+    Examples
+    --------
+    >>> shapes("OPQ4_16,PQ4x4", 24), shapes("RaBitQ", 24)
+    ((256, (16, 24)), (24, (0, 24)))
+    """
+    rotation, _, codes = factory.rpartition(",")
+    asked = rotation.partition("_")[2] if "OPQ" in rotation else rotation.removeprefix("RR")
+    n_out = int(asked or n_dims)
+    n_trained = n_out if "RaBitQ" in codes else n_out << int(codes.partition("x")[2] or 8)
+    return n_trained, (n_out if rotation else 0, n_dims)
 
 
 def parts(index: Any) -> tuple[Any, Any]:

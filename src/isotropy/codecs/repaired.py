@@ -23,6 +23,7 @@ from isotropy.sources import MappedSource, Source
 from isotropy.stats import Sample
 from isotropy.stored import Field
 
+Shared = dict[tuple[Any, ...], tuple[Repair | None, Repair | None]]  # as given, as fitted
 SAMPLE_ROWS = 20_000  # from which ranges and thresholds are learned
 
 
@@ -42,11 +43,15 @@ class RepairedCodec(Codec):
     truncate : {"first", "pca"}
         Keep the first dimensions, as Matryoshka models are trained for, or the principal components
         about the mean.
+    align_queries : bool
+        Move queries so that their mean is that of the rows; `fit` needs `queries` for it.
     random_state : int
         Seed of the sample of 20,000 rows that the codec is fitted on.
 
     Attributes
     ----------
+    query_shift_ : float64 array of shape (n_features,), or None
+        What is added to queries, before everything else.
     repair_ : Repair or None
     n_dims_ : int
         Dimensions of the repaired space.
@@ -57,6 +62,7 @@ class RepairedCodec(Codec):
     repair: Repair | None = None
     n_dims: int | None = None
     truncate: Literal["first", "pca"] = "first"
+    align_queries: bool = False
     random_state: int = 0
 
     @property
@@ -65,16 +71,30 @@ class RepairedCodec(Codec):
             return self.repair_._n_features_out
         return int(self.n_dims or self.n_features_in_)
 
-    def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
-        self.pca_ = None
-        if self.n_dims is not None and self.truncate == "pca":
-            pca = Whiten(method="pca", power=0.0, n_components=self.n_dims, shrinkage=0.0)
-            pca.n_features_in_ = source.n_features
-            self.pca_ = pca._learn(source, checkpoint)
-        self.repair_ = self._fitted_repair(TruncatedRows(source, self), checkpoint)
+    def fit_source(
+        self, source: Source, checkpoint: Checkpoint | None, shared: Shared | None = None
+    ) -> int:
+        """Learn from the rows; `shared` keeps what codecs of the same rows have in common."""
+        shared = {} if shared is None else shared
+        key: tuple[Any, ...] = (self.n_dims, self.truncate)
+        if key not in shared:
+            shared[key] = None, self._fitted_pca(source, checkpoint)
+        self.pca_ = shared[key][1]
+        key = (*key, id(self.repair))
+        if key not in shared:  # with the repair itself, as only then its id is its own
+            repair = self._fitted_repair(TruncatedRows(source, self), checkpoint)
+            shared[key] = self.repair, repair
+        self.repair_ = shared[key][1]
         found = reduce(source, [Sample(SAMPLE_ROWS, self.random_state)], checkpoint)
         self.learn(linalg.to_numpy(self.space(found.states[0].rows)))
         return found.n_samples
+
+    def _fitted_pca(self, source: Source, checkpoint: Checkpoint | None) -> Repair | None:
+        if self.n_dims is None or self.truncate != "pca":
+            return None
+        pca = Whiten(method="pca", power=0.0, n_components=self.n_dims, shrinkage=0.0)
+        pca.n_features_in_ = source.n_features
+        return pca._learn(source, checkpoint)
 
     def _fitted_repair(self, source: Source, checkpoint: Checkpoint | None) -> Repair | None:
         if self.repair is None:
@@ -126,6 +146,7 @@ class RepairedCodec(Codec):
         if self.repair is not None and (not isinstance(self.repair, Repair) or self.repair.grouped):
             raise InputError(f"repair must be a repair of rows or None, got {brief(self.repair)}.")
         checks.choice(self.truncate, "truncate", ("first", "pca"))
+        checks.flag(self.align_queries, "align_queries")
         checks.integer(self.random_state, "random_state", 0)
         if self.n_dims is not None:
             checks.integer(self.n_dims, "n_dims", 1, self.n_features_in_)

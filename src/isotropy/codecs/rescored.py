@@ -12,7 +12,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
-from isotropy.codecs.base import Codec, Tensors, beside, joined, restored, split_off
+from isotropy.codecs.base import (
+    Blocks,
+    Codec,
+    Tensors,
+    as_given,
+    beside,
+    joined,
+    restored,
+    split_off,
+)
 from isotropy.codecs.binary import Binary
 from isotropy.codecs.ranking import best_of, keys_of, ranked
 from isotropy.codecs.scalar import Scalar
@@ -37,6 +46,8 @@ class Rescored(Codec):
         For their scores, and for `decode` and `queries`.
     n_candidates : int
         Rows that are scored again for each query; k of them if k is larger.
+    align_queries : bool
+        Move queries so that their mean is that of the rows; `fit` needs `queries` for it.
 
     Attributes
     ----------
@@ -47,6 +58,9 @@ class Rescored(Codec):
     -----
     In `scores`, rows that are no candidates come below all candidates, in the order of `coarse`,
     with scores from -3 to -1.
+
+    As both codes of a row lie side by side, a search in a mapped file reads all of it, block by
+    block. `isotropy.export.faiss` keeps them apart: there, only those of candidates are read.
 
     Examples
     --------
@@ -62,6 +76,7 @@ class Rescored(Codec):
     coarse: Codec = field(default_factory=Binary)
     fine: Codec = field(default_factory=Scalar)
     n_candidates: int = 100
+    align_queries: bool = False
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:
         self.coarse_, self.fine_ = (
@@ -97,7 +112,7 @@ class Rescored(Codec):
 
     def best(self, rows: Array, codes: Array, k: int) -> Array:
         n_kept = min(max(k, self.n_candidates), codes.shape[0])
-        _, candidates = ranked(self.coarse_.best(rows, self._coarse(codes), n_kept))
+        _, candidates = ranked(self.coarse_.best_in(rows, self._coarse_blocks(codes), n_kept))
         asked = self.asked(rows)
         step = max(1, GATHERED // (n_kept * asked.shape[1]))
         keys = []
@@ -110,13 +125,16 @@ class Rescored(Codec):
 
     def scores(self, Q: Any, codes: Any) -> Any:
         found = self._expect_codes(codes)
-        rows = beside(self._rows(Q), found)
+        rows = beside(self._query_rows(Q), found)
         n_kept = min(self.n_candidates, found.shape[0])
         scores, indices = ranked(self.best(rows, found, n_kept))
-        everything = self.coarse_.scores(rows, self._coarse(found)) - 2
-        xp = linalg.namespace(everything)
-        everything[xp.arange(len(rows))[:, None], indices] = scores
-        return everything
+        everything = self.coarse_.all_scores(rows, self._coarse_blocks(found)) - 2
+        queries = np.arange(rows.shape[0])[:, None]
+        everything[linalg.index(queries, everything), indices] = scores
+        return as_given(everything, codes)
+
+    def _coarse_blocks(self, codes: Array) -> Blocks:
+        return ((start, self._coarse(part)) for start, part in self._blocks(codes))
 
     def _coarse(self, codes: Array) -> Array:
         return _viewed(codes[:, : self.coarse_.n_bytes_stored], self.coarse_.dtype)
@@ -129,9 +147,12 @@ class Rescored(Codec):
             part = getattr(self, name)
             if not isinstance(part, Codec) or isinstance(part, Rescored):
                 raise InputError(f"{name} must be a codec of one stage, got {brief(part)}.")
+            if part.align_queries:
+                raise InputError(f"{name} must not align queries. Set align_queries of Rescored.")
         if not self.fine.decodes:
             raise InputError(f"fine must be a codec that decodes, got {brief(self.fine)}.")
         checks.integer(self.n_candidates, "n_candidates", 1)
+        checks.flag(self.align_queries, "align_queries")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fine_")

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,8 @@ import scipy.stats
 
 from isotropy import linalg
 from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar
-from isotropy.codecs.repaired import RepairedCodec
+from isotropy.codecs.base import mean_shift
+from isotropy.codecs.repaired import RepairedCodec, Shared
 from isotropy.engines import reduce
 from isotropy.errors import InputError
 from isotropy.evidence.bench import NO_ITEMS, Bench, Evaluation, Plan, exclusion_note
@@ -34,14 +36,22 @@ LEAST_ROWS = 150
 CENTROIDS_TIMES = 4  # as many rows as centroids are needed to learn them
 FIDELITY = f"recall@{N_NEIGHBOURS} of float32's own neighbours"
 CHOOSING = 3  # one of so many items is used to choose, if they are not divided
+IN_WORDS = {  # parameters that names have words for
+    "repair", "repairs", "method", "coarse", "fine", "n_dims", "truncate", "bits", "asymmetric",
+    "half", "factory", "align_queries",
+}  # fmt: skip
 NOT_QUALITY = (
     "This is fidelity, not quality: how many neighbours stay the same, not whether it matters. To "
     "test quality, give a task with labels (--task retrieval --data DIR)."
 )
 
 
-def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list[Codec]:
+def default_codecs(
+    n_features: int, n_samples: int, search: bool = True, aligned: bool = False
+) -> list[Codec]:
     """The codecs that `compress` tries: repairs x codes x widths.
+
+    With `aligned`, those of one stage with a learned rotation are also tried with aligned queries.
 
     With faiss, also product quantisation into 2 bits or 1 bit per dimension, if there are rows
     enough to learn it from, and RaBitQ. Those whose queries are treated unlike rows are for
@@ -60,6 +70,9 @@ def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list
         if search:
             found.append(Binary(asymmetric=True, **space))
             found.append(Rescored(coarse=Binary(**space), fine=Scalar(bits=8)))
+    if aligned:
+        one_stage = [codec for codec in found if not isinstance(codec, Rescored)]
+        found += [_aligned(codec) for codec in one_stage if repair_of(codec) is rotated[-1]]
     if find_spec("faiss") and n_features % 8 == 0:
         learnable = n_samples >= CENTROIDS_TIMES * 256
         sizes = (n_features // 4, n_features // 8) if learnable else ()
@@ -68,24 +81,43 @@ def default_codecs(n_features: int, n_samples: int, search: bool = True) -> list
     return found
 
 
+def _aligned(codec: Codec) -> Codec:
+    """The codec with aligned queries, and with the same repair, which is fitted once."""
+    found = copy.copy(codec)
+    found.align_queries = True
+    return found
+
+
 def repair_words(repair: Repair | None) -> str:
     """A repair as tables name it: "center + rotate(itq)"."""
     if repair is None:
         return NONE
     if isinstance(repair, Chain):
-        return " + ".join(repair_words(one) for one in repair.repairs)
+        return ", ".join([" + ".join(map(repair_words, repair.repairs)), *_changed(repair)])
     if isinstance(repair, Rotate):
-        return f"{repair.name}({repair.method})"
+        return f"{repair.name}({', '.join([repair.method, *_changed(repair)])})"
     return str(as_candidate(repair, (SENTENCE,))) if repair.name in Repair.by_name else repair.name
 
 
 def code_words(codec: Codec) -> str:
     """A codec as tables name it, without its repair: "binary, pca 192"."""
     if isinstance(codec, Rescored):
-        return f"{code_words(codec.coarse)}, rescored by {code_words(codec.fine)}"
-    n_dims = getattr(codec, "n_dims", None)
-    width = "" if n_dims is None else f", {getattr(codec, 'truncate', '')} {n_dims}"
-    return f"{_kind(codec)}{width}"
+        words = [code_words(codec.coarse), f"rescored by {code_words(codec.fine)}"]
+        if (repair := repair_of(codec.fine)) is not None:
+            words[1] += f" ({repair_words(repair)})"
+    else:
+        n_dims = getattr(codec, "n_dims", None)
+        width = [] if n_dims is None else [f"{getattr(codec, 'truncate', '')} {n_dims}"]
+        words = [_kind(codec), *width]
+    aligned = ["aligned queries"] if codec.align_queries else []
+    return ", ".join([*words, *aligned, *_changed(codec)])
+
+
+def _changed(part: Codec | Repair) -> list[str]:
+    """The parameters that are not at their default, and that no other words are for."""
+    usual = {name: one.default for name, one in signature(type(part)).parameters.items()}
+    given = part.get_params(deep=False)
+    return [f"{k}={v}" for k, v in given.items() if k not in IN_WORDS and v != usual[k]]
 
 
 def _kind(codec: Codec) -> str:
@@ -107,23 +139,27 @@ def repair_of(codec: Codec) -> Repair | None:
 
 
 class FittedCodecs:
-    """Codecs fitted on the same rows; those of one repair and width share the fitted repair."""
+    """Codecs fitted on the same rows, and aligned to the same queries; see `Shared`."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._repairs: dict[tuple[int, int | None, str], Repair | None] = {}
+    def __init__(self, source: Source, queries: Float32Array | None) -> None:
+        self.source, self.queries = source, queries
+        self._shared: Shared = {}
+
+    @cached_property
+    def shift(self) -> Floats | None:
+        """What aligns queries."""
+        if self.queries is None:
+            return None
+        return mean_shift(self.source, ArraySource(self.queries))
 
     def fitted(self, codec: Codec) -> Codec:
         found = copy.copy(codec)  # a clone would forget a repair that is fitted
+        shift = self.shift if found.align_queries else None
+        if isinstance(found, RepairedCodec):
+            return found._learn(self.source, None, shift, shared=self._shared)
         if isinstance(found, Rescored):
             found.coarse, found.fine = self.fitted(found.coarse), self.fitted(found.fine)
-        if not isinstance(found, RepairedCodec):
-            return found.fit(self.source)
-        key = id(found.repair), found.n_dims, found.truncate
-        found.repair = self._repairs.get(key, found.repair)
-        found.fit(self.source)
-        self._repairs[key] = found.repair_
-        return found
+        return found._learn(self.source, None, shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +225,16 @@ class OnTask:
         ]
         for plan, baseline in zip((chosen, tested), self._baselines, strict=True):
             bench.expect_defined(baseline, plan)
+        chosen_items = np.concatenate([evaluation.items for evaluation in chosen.evaluations])
+        self._queries = self._asked(chosen_items)
         self._fits: dict[int, FittedCodecs] = {}
+
+    def _asked(self, items: Integers) -> Float32Array | None:
+        """The queries of these items, if it is a search."""
+        if not isinstance(self.bench.task, Retrieval):
+            return None
+        asked: Float32Array = self.bench.space.pooled[np.unique(self.bench.task.members[items, 0])]
+        return asked
 
     def compared(self, codec: Codec) -> Comparisons:
         ready: dict[int, tuple[Codec, Any]] = {}  # by what it is fitted on
@@ -207,7 +252,7 @@ class OnTask:
     def _ready(self, codec: Codec, evaluation: Evaluation) -> tuple[Codec, Any]:
         """The codec, fitted, and the codes of the documents if there are any."""
         source = evaluation.fits.source(SENTENCE)
-        shared = self._fits.setdefault(id(evaluation.fits), FittedCodecs(source))
+        shared = self._fits.setdefault(id(evaluation.fits), FittedCodecs(source, self._queries))
         fitted, task = shared.fitted(codec), self.bench.task
         if not isinstance(task, Retrieval):
             return fitted, None
@@ -229,7 +274,8 @@ class OnTask:
 
     def everything(self, codec: Codec, evidence: str) -> Codec:
         fits = self.bench.everything(np.arange(self.bench.task.n_items))
-        found = copy.copy(codec).fit(fits.source(SENTENCE))
+        queries = self._asked(np.arange(self.bench.task.n_items))
+        found = FittedCodecs(fits.source(SENTENCE), queries).fitted(codec)
         found.origin_ = self.bench.origin(SENTENCE, fits.texts, evidence)
         return found
 
@@ -262,7 +308,7 @@ class OnNeighbours:
         self.queries, self.documents = rows[:n_queries], rows[n_queries:]
         self.n_fitted, self.n_chosen = len(self.documents), n_queries // CHOOSING
         self.tested_groups = np.arange(self.n_chosen, n_queries)
-        self._fits = FittedCodecs(ArraySource(self.documents))
+        self._fits = FittedCodecs(ArraySource(self.documents), self.queries[: self.n_chosen])
 
     @cached_property
     def nearest(self) -> Integers:
@@ -292,7 +338,7 @@ class OnNeighbours:
         return Comparisons(fitted, *folds)
 
     def everything(self, codec: Codec, evidence: str) -> Codec:
-        found = copy.copy(codec).fit(self.source)
+        found = FittedCodecs(self.source, self.queries).fitted(codec)
         found.origin_ = Origin.from_dict(dict(self.source.origin()) | {"evidence": evidence})
         return found
 

@@ -55,7 +55,7 @@ HEAD = ("repair", "code", "bytes", "smaller", "score", "loss", "95 % interval", 
 NUMBERS = {2, 3, 4, 5}
 PLAIN = (
     "verdict", "reason", "task", "metric", "n_features", "n_bytes", "margin", "max_bytes",
-    "n_chosen", "n_tested", "items_needed", "fitted_on", "items",
+    "max_stored_bytes", "n_chosen", "n_tested", "items_needed", "fitted_on", "items",
 )  # fmt: skip
 USE, BEST, STAY, UNDECIDED = "use", "best", "stay", "undecided"
 
@@ -184,6 +184,7 @@ class Compression:
     n_bytes: int
     margin: float
     max_bytes: int | None
+    max_stored_bytes: int | None
     results: list[CodeResult]
     n_chosen: int
     n_tested: int
@@ -199,7 +200,9 @@ class Compression:
             **{name: getattr(self, name) for name in PLAIN},
             "choice": None if self.choice is None else self.choice.name,
             "baseline": percent(self.baseline),
-            "codes": [result.to_dict() for result in self.results],
+            "codes": [
+                result.to_dict() | {"chosen": result is self.choice} for result in self.results
+            ],
             "notes": self.notes,
             "seconds": round(self.seconds, 2),
         }
@@ -235,6 +238,7 @@ def compress(
     *,
     margin: float = 1.0,
     max_bytes: int | None = None,
+    max_stored_bytes: int | None = None,
     fit_on: Sequence[Text] | None = None,
     transductive: bool = False,
     max_items: int = 2000,
@@ -253,14 +257,17 @@ def compress(
         compared by how many of the 10 nearest rows of float32 they find again: fidelity, not
         quality.
     codecs : sequence of Codec, optional
-        What to try, not fitted, each with its repair. By default int8, int4 and binary codes, the
-        latter also with float queries and rescored by int8, of all dimensions or of half of the
-        principal components, as they are, centred, and centred and rotated; with faiss also
-        product quantisation and RaBitQ.
+        What to try, not fitted, each with its repair. By default int8, int4 and binary codes, of
+        all dimensions or of half of the principal components, as they are, centred, and centred
+        and rotated. In searches, bits also with float queries and rescored by int8; with a task,
+        codes after a learned rotation also with aligned queries. With faiss also product
+        quantisation and RaBitQ.
     margin : float
-        Most points of the metric that a code may lose; a point is 0.01.
+        Points of the metric, above 0, that a code may lose; a point is 0.01.
     max_bytes : int, optional
         Ask the reverse question: the best code of at most this many bytes in memory, and its loss.
+    max_stored_bytes : int, optional
+        Leave out codes that store more, with what a second stage reads.
     fit_on : list of texts, optional
         What codecs are fitted on. By default the corpus, or the text of the other items.
     transductive : bool
@@ -294,14 +301,18 @@ def compress(
     ('int8', 64, 256)
     """
     start = time.perf_counter()
-    if not 0 < checks.real(margin, "margin", 0, 100) < 100:
-        raise InputError(f"margin must be a number in (0, 100), got {margin!r}.")
+    if checks.real(margin, "margin", 0, 100) == 0:
+        raise InputError(
+            "margin must be above 0, got 0: no number of items shows that a code loses nothing at "
+            "all. Allow a small loss, such as 0.5."
+        )
     checks.integer(seed, "seed", 0)
     checks.integer(max_items, "max_items", LEAST_ITEMS)
     checks.flag(transductive, "transductive")
     checks.function(progress, "progress")
-    if max_bytes is not None:
-        checks.integer(max_bytes, "max_bytes", 1)
+    for name, limit in {"max_bytes": max_bytes, "max_stored_bytes": max_stored_bytes}.items():
+        if limit is not None:
+            checks.integer(limit, name, 1)
     if task is None:
         for name, given in {"fit_on": fit_on, "transductive": transductive or None}.items():
             if given is not None:
@@ -322,11 +333,14 @@ def compress(
             raise InputError("fit_on must not be given with transductive. Leave one of them out.")
         setting, items = _split(vectors, task, fit_on, transductive, max_items, seed)
     search = task is None or isinstance(task, Retrieval)
-    tried = _checked(codecs) or default_codecs(setting.n_features, setting.n_fitted, search)
+    sizes = setting.n_features, setting.n_fitted
+    tried = _checked(codecs) or default_codecs(*sizes, search, search and task is not None)
     if not search:
         _expect_pairs(tried)
     results, folds = _results(setting, tried, seed, progress or no_progress)
-    found = Verdict(setting, results, folds, margin * POINT, max_bytes).found()
+    allowed = _small_enough(results, max_stored_bytes)
+    considered = [results[i] for i in allowed], [folds[i] for i in allowed]
+    found = Verdict(setting, *considered, margin * POINT, max_bytes).found()
     choice = found["choice"]
     return Compression(
         **found,
@@ -338,6 +352,7 @@ def compress(
         n_bytes=4 * setting.n_features,
         margin=margin,
         max_bytes=max_bytes,
+        max_stored_bytes=max_stored_bytes,
         results=results,
         n_chosen=setting.n_chosen,
         n_tested=len(setting.tested_groups),
@@ -421,6 +436,20 @@ def _results(
     marks = zip(found, frontier(sizes, scores), strict=True)
     results = [replace(result, on_frontier=mark) for (result, _), mark in marks]
     return results, [tested for _, tested in found]
+
+
+def _small_enough(results: Sequence[CodeResult], max_stored_bytes: int | None) -> list[int]:
+    """Numbers of the codes that store at most so many bytes."""
+    if max_stored_bytes is None:
+        return list(range(len(results)))
+    found = [i for i, one in enumerate(results) if one.n_bytes_stored <= max_stored_bytes]
+    if not found:
+        least = min(result.n_bytes_stored for result in results)
+        raise InputError(
+            f"max_stored_bytes must be at least {least}, the bytes of the smallest code, got "
+            f"{max_stored_bytes}. Allow more, or try other codecs."
+        )
+    return found
 
 
 def _baseline(folds: Sequence[Fold]) -> float:
@@ -526,7 +555,8 @@ class Verdict:
 def _expect_pairs(codecs: Sequence[Codec]) -> None:
     """Raise if a codec scores a query against documents in a way that has no meaning for pairs."""
     for codec in codecs:
-        if isinstance(codec, Rescored) or getattr(codec, "asymmetric", False):
+        one_way = getattr(codec, "asymmetric", False) or codec.align_queries
+        if isinstance(codec, Rescored) or one_way:
             raise InputError(
                 f"codecs must not be for searches in this task, got {code_words(codec)}. Give a "
                 "retrieval task, or leave it out."

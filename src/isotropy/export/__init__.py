@@ -43,7 +43,7 @@ def faiss(
 
     Returns
     -------
-    faiss.IndexPreTransform
+    faiss.IndexPreTransform, or for `Rescored` faiss.IndexRefine
 
     Notes
     -----
@@ -53,7 +53,11 @@ def faiss(
     rows that are not scaled to length one. `Binary` becomes an IndexLSH without rotation, whose
     distances count differing bits, and with `asymmetric` an IndexScalarQuantizer of one bit
     (QT_1bit_tqmse), whose products have the order of ours. `Float` becomes a flat index or one of
-    float16, and `Faiss` what its factory says. The repair must be one that faiss can run.
+    float16, and `Faiss` what its factory says. `Rescored` becomes an IndexRefine of two of these,
+    whose `k_factor` is for 10 results, and which compares by squared Euclidean distance, or
+    by inner product if RaBitQ finds the candidates. The repair must be one that faiss can run.
+    An index can't align queries: search that of a codec with `align_queries` with
+    `queries + codec.query_shift_`.
 
     Examples
     --------

@@ -7,32 +7,60 @@ from typing import Any
 import faiss
 import numpy as np
 
-from isotropy.codecs import Binary, Codec, Faiss, Float, Scalar
+from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar
+from isotropy.codecs.faiss import parts
 from isotropy.codecs.repaired import RepairedCodec
-from isotropy.errors import InputError
+from isotropy.errors import InputError, warn
 from isotropy.export import _faiss
 from isotropy.linalg import Floats
 from isotropy.repairs import check_target
 
 SMALLEST = np.finfo(np.float32).tiny
+N_FOUND = 10  # results for which a refined index takes as many candidates as its codec
 
 
 def exported(codec: Codec, out: Any, overwrite: bool) -> Any:
     """See `isotropy.export.faiss`."""
-    if not isinstance(codec, RepairedCodec):
-        raise InputError(
-            f"codec must be of one stage for faiss, got {type(codec).__name__}. Export its coarse_ "
-            "and its fine_."
-        )
     check_target({"out": out}, overwrite=overwrite)
+    index = refined(codec) if isinstance(codec, Rescored) else behind_transforms(codec)
+    if codec.align_queries:
+        warn(
+            "export.faiss: queries must be aligned before they are asked, as an index treats them "
+            "like rows. Search it with queries + codec.query_shift_."
+        )
+    if out is not None:
+        _faiss.write(index, out, overwrite)
+    return index
+
+
+def refined(codec: Rescored) -> Any:
+    """The index of the shorter codes, refined by that of the longer ones.
+
+    Both have one metric: a distance, as of counted bits, unless it is RaBitQ with inner products.
+    Distances also order rows that are nearly of length one more like cosines than products do.
+    """
+    if isinstance(codec.fine_, Binary) and not codec.fine_.asymmetric:
+        raise InputError(
+            "fine must not be Binary for faiss, which can't count the bits of some rows only. Use "
+            "Binary(asymmetric=True), or codes of more bits."
+        )
+    metric = faiss.METRIC_L2 if codec.coarse_.decodes else faiss.METRIC_INNER_PRODUCT
+    stages = [behind_transforms(stage, metric) for stage in (codec.coarse_, codec.fine_)]
+    index = faiss.IndexRefine(*stages)
+    index.k_factor = max(1.0, codec.n_candidates / N_FOUND)
+    return index
+
+
+def behind_transforms(codec: Codec, metric: int = faiss.METRIC_INNER_PRODUCT) -> Any:
+    """The index of a codec of one stage, with its transforms in front."""
+    if not isinstance(codec, RepairedCodec):
+        raise InputError(f"codec must be one of isotropy.codecs, got {type(codec).__name__}.")
     transforms = to_space(codec)
     if isinstance(codec, Binary) and codec.asymmetric:
         transforms.append(_faiss._centering(above(codec)))
-    index = faiss.IndexPreTransform(quantizer(codec))  # one of its own, which owns none of them
+    index = faiss.IndexPreTransform(quantizer(codec, metric))  # one of its own, which owns none
     for transform in reversed(transforms):
         index.prepend_transform(transform)
-    if out is not None:
-        _faiss.write(index, out, overwrite)
     return index
 
 
@@ -48,24 +76,24 @@ def to_space(codec: RepairedCodec) -> list[Any]:
     return [*found, faiss.NormalizationTransform(codec.n_dims_)]
 
 
-def quantizer(codec: RepairedCodec) -> Any:
-    """The index behind the transforms, empty and trained."""
+def quantizer(codec: RepairedCodec, metric: int) -> Any:
+    """The index behind the transforms, empty and trained; that of counted bits has no metric."""
     n, kinds = codec.n_dims_, faiss.ScalarQuantizer
     index: Any
     match codec:
         case Scalar():
             kind = kinds.QT_8bit if codec.bits == 8 else kinds.QT_4bit
-            index = faiss.IndexScalarQuantizer(n, kind, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.IndexScalarQuantizer(n, kind, metric)
             ends = np.concatenate([codec.low_, codec.span_])
             faiss.copy_array_to_vector(ends, index.sq.trained)
             index.is_trained = True
         case Float() if codec.half:
-            index = faiss.IndexScalarQuantizer(n, kinds.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.IndexScalarQuantizer(n, kinds.QT_fp16, metric)
             index.is_trained = True
         case Float():
-            index = faiss.IndexFlatIP(n)
+            index = faiss.IndexFlat(n, metric)
         case Binary() if codec.asymmetric:
-            index = faiss.IndexScalarQuantizer(n, kinds.QT_1bit_tqmse, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.IndexScalarQuantizer(n, kinds.QT_1bit_tqmse, metric)
             index.train(np.eye(1, n, dtype=np.float32))  # its two values depend on n alone
         case Binary():
             index = faiss.IndexLSH(n, n, False, True)
@@ -73,6 +101,8 @@ def quantizer(codec: RepairedCodec) -> Any:
             index.is_trained = True
         case Faiss():
             index = codec.index()
+            for part in (index, parts(index)[1]):
+                part.metric_type = metric
         case _:
             raise InputError(f"codec must be one of isotropy.codecs, got {type(codec).__name__}.")
     return index

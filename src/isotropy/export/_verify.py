@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.codecs import Codec
+from isotropy.codecs import Codec, Rescored
 from isotropy.errors import needs, public
 from isotropy.export._folders import local
 from isotropy.export._sentence_transformers import first_new
@@ -87,15 +87,27 @@ def verify(repair: Repair | Codec, out: Any, to: str, model: Any = None, X: Any 
 
 
 def _verify_codec(codec: Any, out: Any, X: Any) -> Verified:
-    first = codec.repair_ if codec.n_dims is None else codec.pca_
-    normal = np.random.default_rng(0).standard_normal((1000, codec.n_features_in_))
-    rows = normal.astype(np.float32) if first is None else sample(first)
-    rows = rows if X is None else np.asarray(X, dtype=np.float32)
     with needs("faiss", "faiss"):
         from isotropy.export import _faiss, _faiss_codecs
+    index = _faiss.read(out)
+    pairs = [(codec, index)]
+    if isinstance(codec, Rescored):
+        pairs = [(codec.coarse_, index.base_index), (codec.fine_, index.refine_index)]
+    found = []
+    for one, its_index in pairs:
+        rows = _rows_like(one) if X is None else np.asarray(X, dtype=np.float32)
+        n_transforms = len(_faiss_codecs.to_space(one))
+        found.append(compared(_faiss.apply(its_index, rows, n_transforms), one.space(rows)))
+    return max(found, key=lambda verified: verified.largest)
 
-    found = _faiss.apply(_faiss.read(out), rows, len(_faiss_codecs.to_space(codec)))
-    return compared(found, codec.space(rows))
+
+def _rows_like(codec: Any) -> Rows:
+    """Rows like those that a codec was fitted on."""
+    first = codec.repair_ if codec.n_dims is None else codec.pca_
+    if first is not None:
+        return sample(first)
+    normal = np.random.default_rng(0).standard_normal((1000, codec.n_features_in_))
+    return normal.astype(np.float32)
 
 
 def compared(found: Rows, wanted: Rows, n_left_out: int = 0) -> Verified:

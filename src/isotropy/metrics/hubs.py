@@ -28,7 +28,11 @@ def occurrences(rows: Any, weights: Floats | None = None, k: int = N_NEIGHBOURS)
     seen = linalg.nonzero_rows(rows)
     if len(seen) < 2:
         return np.empty(0)
-    k = checks.integer(k, "k", 1, len(seen) - 1)
+    if checks.integer(k, "k", 1) >= len(seen):
+        raise InputError(
+            f"X must have more than {k} rows that are not zero, to find {k} neighbours of each, "
+            f"got {len(seen)}. Give more rows, or in Python a smaller k."
+        )
     units = linalg.unit_rows(rows[linalg.index(seen, rows)])
     xp, n = linalg.namespace(units), units.shape[0]
     n_rows = max(1, BLOCK_ELEMENTS // n)

@@ -1,4 +1,4 @@
-"""Rotate the axes, by chance or so that the signs of the coordinates say most about a row."""
+"""Rotate the axes, at random or so that the signs of the coordinates say most about a row."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def compression(found: Any) -> go.Figure:
             figure.add_annotation(
                 x=math.log10(places[point]), y=point.score, arrowhead=2, ay=150,
                 ax=90 if places[point] ** 2 < ends[0] * ends[1] else -90,  # where there is room
-                text=f"<b>{point.n_bytes:,} bytes</b><br>{point.ratio:.0f} times smaller",
+                text=f"<b>{_size(point, '<br>')}</b><br>{point.ratio:.0f} times smaller",
                 bgcolor="rgba(255, 255, 255, 0.9)", bordercolor=GREY,
             )  # fmt: skip
     sizes = sorted({point.n_bytes for point in codes.points} | {codes.n_bytes})
@@ -366,11 +366,16 @@ def _bars(points: Sequence[inputs.Point], baseline: float) -> dict[str, Any]:
 
 def _described(point: inputs.Point) -> str:
     low, high = point.interval
-    stored = f", {point.n_bytes_stored:,} stored" * (point.n_bytes_stored != point.n_bytes)
     return (
-        f"{plain(point.name)}<br>{point.n_bytes:,} bytes{stored}, {point.ratio:.0f} times smaller"
+        f"{plain(point.name)}<br>{_size(point)}, {point.ratio:.0f} times smaller"
         f"<br>{point.score:.1f}: a loss of {point.loss:.1f} (95 % interval {low:.1f} to {high:.1f})"
     )
+
+
+def _size(point: inputs.Point, between: str = ", ") -> str:
+    if point.n_bytes_stored == point.n_bytes:
+        return f"{point.n_bytes:,} bytes"
+    return f"{point.n_bytes:,} bytes in memory{between}{point.n_bytes_stored:,} stored"
 
 
 def plain(text: str) -> str:

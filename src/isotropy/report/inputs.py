@@ -165,11 +165,10 @@ CODE = {
     **dict.fromkeys(("n_bytes", "n_bytes_stored"), positive),
     **dict.fromkeys(("ratio", "score", "loss"), number),
     "interval": INTERVAL,
-    "on_frontier": flag,
+    **dict.fromkeys(("on_frontier", "chosen"), flag),
 }
 COMPRESSED = {
     **dict.fromkeys(("reason", "task", "metric", "fitted_on", "items"), text),
-    "choice": optional(text),
     "baseline": defined,
     "n_bytes": positive,
     "n_tested": count,
@@ -259,8 +258,8 @@ def _compressed(found: Mapping[str, Any]) -> Codes:
     for row in found["codes"]:
         low, high = (_number(end) for end in row["interval"])
         values = {name: _number(row[name]) for name in ("ratio", "score", "loss")}
-        chosen = {"interval": (low, high), "chosen": row["name"] == found["choice"]}
-        points.append(Point(**{name: row[name] for name in CODE} | values | chosen))
+        ends = {"interval": (low, high)}
+        points.append(Point(**{name: row[name] for name in CODE} | values | ends))
     fitted = f"Codes were fitted on {found['fitted_on']}."
     words = " ".join([f"{found['n_tested']:,} items were tested.", fitted, *found["notes"]])
     return Codes(
