@@ -10,7 +10,7 @@ its ratio to the fit on all rows (at most 50 steps each), and the memory that th
 from __future__ import annotations
 
 import argparse
-import resource
+import re
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -25,9 +25,14 @@ BLOCK = 8192
 
 def learned(path: Path, max_samples: int) -> tuple[np.ndarray, float]:
     """The rotation, and the megabytes by which the process grew."""
-    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = peak()
     rotation = Rotate(max_samples=max_samples).fit(path).rotation_
-    return rotation, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1000
+    return rotation, peak() - start
+
+
+def peak() -> float:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1e6
 
 
 def objective(path: Path, rotation: np.ndarray) -> float:
