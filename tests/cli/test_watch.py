@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 import isotropy
 from isotropy.cli import app
+from isotropy.repairs import PerGroup
 
 
 @pytest.fixture
@@ -49,6 +52,39 @@ def test_moved_rows_have_drifted(X, saved):
     assert set(found) == {
         "drifted", "limit", "held_out", "frechet", "mean_shift", "outside", "chance", "n_samples",
     }  # fmt: skip
+
+
+@pytest.fixture
+def towers(X, tmp_path):
+    """Two groups that are far apart, as a file and as the file of their repair."""
+    groups = np.where(np.arange(len(X)) % 2, "query", "document")
+    rows = X + np.where(groups == "query", 20.0, -20.0)[:, None]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    table = pa.table({"tower": groups, "v": lists})
+    pq.write_table(table, tmp_path / "fitted.parquet")
+    pq.write_table(table.filter(groups == "query")[:100], tmp_path / "new.parquet")
+    PerGroup(isotropy.Center()).fit(tmp_path / "fitted.parquet", groups="tower").save(
+        tmp_path / "towers"
+    )
+    return tmp_path
+
+
+def test_each_group_is_compared_with_its_own(towers):
+    files = [str(towers / "towers"), str(towers / "new.parquet")]
+    result = CliRunner().invoke(app, ["watch", *files, "--group-column", "tower", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["drifted"], found["group"], list(found["groups"])) == (False, "query", ["query"])
+    result = CliRunner().invoke(app, ["watch", *files])
+    assert result.exit_code == 2
+    assert "--group-column must be given for a repair with groups" in result.stderr
+
+
+def test_apply_does_not_warn_of_one_group_alone(towers):
+    line = ["apply", str(towers / "towers"), str(towers / "new.parquet"), "--group-column", "tower"]
+    result = CliRunner().invoke(app, [*line, "--out", str(towers / "fixed.parquet")])
+    assert result.exit_code == 0, result.output
+    assert "drifted" not in result.output
 
 
 def test_the_limit_can_be_set(X, saved):

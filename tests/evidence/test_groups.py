@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import isotropy
 from isotropy import Center, PerGroup, Whiten
 from isotropy.cli import app
-from isotropy.errors import InputError
-from isotropy.evidence import Candidate, advise
+from isotropy.errors import InputError, IsotropyWarning
+from isotropy.evidence import Candidate, advise, compare
 from isotropy.evidence.bench import bench_of
 from isotropy.evidence.spaces import with_groups
 from isotropy.tasks import STS, Retrieval, open_task
@@ -169,6 +169,41 @@ def test_text_to_fit_on_is_used_for_the_groups_it_has():
     np.testing.assert_allclose(repair.repairs_["en"].mean_, rows.mean(axis=0), atol=1e-6)
     own = X[np.array(groups) == "fr"].mean(axis=0)
     np.testing.assert_allclose(repair.repairs_["fr"].mean_, own, atol=1e-6)
+
+
+def test_a_group_with_one_text_to_fit_on_is_fitted_on_the_known_items():
+    task, X, groups = translated(4.0, n=60)
+    more = [*(f"en {i}" for i in range(30)), "fr 0"]
+    by_text = dict(zip(task.texts, groups, strict=True))
+    by_text |= {text: text[:2] for text in more}
+    keyed = isotropy.KeyedVectors(np.vstack([X, X[:31] + 1]), [*task.texts, *more])
+    found = advise(keyed, task, more, groups=by_text, candidates=[CENTER])
+    assert found.fitted_on in ("other text", "other text ('fr': the other folds)")
+    tried = bench_of(keyed, task, lambda space: with_groups([CENTER]), more, text_groups=by_text)
+    repair = tried.everything(np.arange(60)).fitted(Candidate("center", per_group=True))
+    np.testing.assert_allclose(repair.repairs_["en"].mean_, X[:30].mean(axis=0) + 1, atol=1e-6)
+    own = X[np.array(groups) == "fr"].mean(axis=0)
+    np.testing.assert_allclose(repair.repairs_["fr"].mean_, own, atol=1e-6)
+
+
+def test_a_recommended_repair_warns_of_small_groups_as_a_fit_does():
+    task, X, groups = translated(9.0, n=40, d=60)
+    with pytest.warns(IsotropyWarning, match=r"of 2 groups have fewer rows than the 60 features"):
+        found = advise(X, task, groups=groups, candidates=[CENTER])
+    assert found.choice.per_group
+
+
+@pytest.mark.parametrize("function", [advise, compare])
+def test_a_candidate_per_group_needs_groups(function):
+    task, X, _ = translated(0.0, n=60)
+    given = [CENTER, Candidate("center", per_group=True)]
+    options = {"candidates": given} if function is advise else {"repairs": given}
+    with pytest.raises(InputError, match="groups must be given for center per group, got none"):
+        function(X, task, **options)
+
+
+def test_a_candidate_per_group_is_tried_once():
+    assert with_groups(with_groups([CENTER])) == with_groups([CENTER])
 
 
 @pytest.mark.parametrize(

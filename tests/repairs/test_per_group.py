@@ -146,6 +146,33 @@ def test_one_file_holds_all_groups(repair, X, groups, tmp_path):
     np.testing.assert_array_equal(loaded.get_feature_names_out(), fitted.get_feature_names_out())
 
 
+def test_drift_is_measured_in_each_group(X, groups, tmp_path):
+    """Rows of one group only are near those, however far they are from all groups together."""
+    X = X + np.where(groups == "fr", 5.0, -5.0)[:, None]
+    fitted = PerGroup(isotropy.Center()).fit(X, groups=groups)
+    fitted.save(tmp_path / "repair")
+    alone = isotropy.Center().fit(X[groups == "fr"])
+    new = X[groups == "fr"][:80]
+    assert fitted.drift(new).drifted  # from all groups together
+    moved = new + 2 * X[groups == "fr"].std(axis=0)
+    for repair in (fitted, isotropy.load(tmp_path / "repair")):
+        found = repair.drift(new, groups=["fr"] * 80)
+        assert found.by_group == {"fr": alone.drift(new)}
+        assert not found.drifted
+        assert str(found).startswith("within (farthest of 1 groups: 'fr'): Frechet distance 0.")
+        both = repair.drift(np.vstack([moved, X[groups == "en"]]), groups=others(groups))
+        assert (both.group, both.drifted, both.by_group["en"].drifted) == ("fr", True, False)
+        assert both.by_group["fr"] == alone.drift(moved)
+        assert both.n_samples == 80 + (groups == "en").sum()
+        assert both.to_dict()["groups"]["fr"]["frechet"] == both.to_dict()["frechet"]
+    with pytest.raises(InputError, match=r"must be among those fitted, .* got 'it'"):
+        fitted.drift(new, groups=["it"] * 80)
+
+
+def others(groups):
+    return ["fr"] * 80 + ["en"] * (groups == "en").sum()
+
+
 def test_integers_are_labels_too(X, tmp_path):
     groups = np.arange(600) % 2
     fitted = PerGroup(isotropy.Center()).fit(X, groups=groups)

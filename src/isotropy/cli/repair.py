@@ -251,7 +251,7 @@ def apply(
         n_skipped = write(fitted, rows, out, overwrite, **grouping)
     common.say_left_out(n_skipped)
     if isinstance(fitted, Repair):
-        warn_if_unlike(fitted, rows)
+        warn_if_unlike(fitted, rows, **grouping)
 
 
 def apply_to_stream(
@@ -321,7 +321,9 @@ def loaded(repair: Path, source: str, command: str = "apply") -> Repair | Codec:
         ) from None
 
 
-def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) -> None:
+def warn_if_unlike(
+    fitted: Repair, source: Source, n_rows: int | None = None, **grouping: Any
+) -> None:
     """Warn if the repair is for tokens, or if a sample of the source has drifted, as `watch` says.
 
     The source has `n_rows` rows, by default its own number.
@@ -336,7 +338,7 @@ def warn_if_unlike(fitted: Repair, source: Source, n_rows: int | None = None) ->
     if fitted.moments_ is None:
         return
     with contextlib.suppress(InputError):  # every row of the sample is bad and was left out
-        found = fitted.drift(Excerpt(source))
+        found = fitted.drift(Excerpt(source, carry=bool(grouping)), **grouping)
         if found.drifted:
             warn(
                 f"apply: {found} That is a sample of {n_rows or source.n_samples:,} rows. Fit "

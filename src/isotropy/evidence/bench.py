@@ -182,14 +182,13 @@ class Bench:
         return self._filled(fits, NO_ITEMS, items)
 
     def _filled(self, fits: Fits, items: Integers, known: Integers) -> Fits:
-        """The fits, with the text of known items for groups of which they have none."""
+        """The fits, with the text of known items for groups of which they have too little."""
         if missing := self._missing(fits):
             texts = self.task.members[known].ravel()
             parts = self._fits_of(self._without(texts, items)).by_group
             fits = fits.filled({label: parts[label] for label in missing if label in parts})
         for label in self._labels:
-            n_texts = len(fits.by_group[label].texts) if label in fits.by_group else 0
-            if n_texts < LEAST_ROWS:
+            if (n_texts := n_of_group(fits, label)) < LEAST_ROWS:
                 raise InputError(
                     f"group {brief(label)} must have at least {LEAST_ROWS} texts to fit on that "
                     f"are not evaluated, got {n_texts}. Leave it out, or join it with another."
@@ -201,10 +200,11 @@ class Bench:
         missing = self._missing(fits)
         if not missing:
             return ""
-        return f"{how} ({listed(missing, 5)}: {known})" if fits.by_group else known
+        some = len(missing) < len(self._labels)
+        return f"{how} ({listed(missing, 5)}: {known})" if some else known
 
     def _missing(self, fits: Fits) -> list[Label]:
-        return [label for label in self._labels if label not in fits.by_group]
+        return [label for label in self._labels if n_of_group(fits, label) < LEAST_ROWS]
 
     @cached_property
     def _labels(self) -> list[Label]:
@@ -382,7 +382,17 @@ def bench_of(
     space = space_of(encoder, task.texts)
     joined = task.joined(space.pooled)
     tried = candidates(space)
+    alone = [one for one in tried if one.per_group and not text_groups]
+    if alone:
+        raise InputError(
+            f"groups must be given for {alone[0]}, got none. Give them, or leave it out."
+        )
     return Bench(encoder, joined, space, tried, texts, transductive, text_groups or {})
+
+
+def n_of_group(fits: Fits, label: Label) -> int:
+    """The number of texts that a group is fitted on."""
+    return len(fits.by_group[label].texts) if label in fits.by_group else 0
 
 
 def distinct_texts(texts: Sequence[Text]) -> list[Text]:

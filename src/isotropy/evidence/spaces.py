@@ -29,7 +29,7 @@ from isotropy.models import (
     bounded,
 )
 from isotropy.repairs import ClusterRemoval, PerGroup, Repair, SummedRepair
-from isotropy.repairs.per_group import Label, Labels
+from isotropy.repairs.per_group import Label, Labels, expect_enough
 from isotropy.sources import PickedRows, Source
 from isotropy.stats import Moments
 from isotropy.tasks import Scorer, as_scorer
@@ -304,9 +304,7 @@ def with_groups(candidates: Sequence[Candidate]) -> list[Candidate]:
     found: list[Candidate] = []
     for candidate in candidates:
         form = replace(candidate, level=SENTENCE, per_group=True)
-        found.append(candidate)
-        if form not in found:
-            found.append(form)
+        found += [one for one in (candidate, form) if one not in found]
     return found
 
 
@@ -340,7 +338,10 @@ class Fits:
         return self._one_or_each(candidate, lambda fits: fits._fitted(candidate, seed))
 
     def alone(self, candidate: Candidate) -> Repair:
-        """The candidate's repair, fitted without the others: it keeps all that `fit` does."""
+        """The candidate's repair, fitted without the others, but with all that `fit` does."""
+        if candidate.per_group:
+            texts = {label: fits.texts for label, fits in self.by_group.items()}
+            expect_enough(texts, self.source(candidate.level).n_features)
         return self._one_or_each(
             candidate, lambda fits: candidate.make().fit(fits.source(candidate.level))
         )
@@ -351,9 +352,9 @@ class Fits:
         return [text for part in parts for text in part.texts]
 
     def filled(self, by_group: Mapping[Label, Fits]) -> Fits:
-        """The same, sharing what was fitted, with these groups unless it has its own."""
+        """The same, sharing what was fitted, with these groups in place of its own."""
         found = copy.copy(self)
-        found.by_group = {**by_group, **self.by_group}
+        found.by_group = {**self.by_group, **by_group}
         return found
 
     def _one_or_each(self, candidate: Candidate, fitted: Callable[[Fits], Repair]) -> Repair:

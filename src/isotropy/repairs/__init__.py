@@ -13,7 +13,7 @@ from isotropy.repairs.base import (
 from isotropy.repairs.calibrator import FEWEST, ScoreCalibrator
 from isotropy.repairs.centering import Center, ScaledCenter, Standardize
 from isotropy.repairs.chain import Chain
-from isotropy.repairs.drift import Drift
+from isotropy.repairs.drift import Drift, GroupDrift
 from isotropy.repairs.files import check_target
 from isotropy.repairs.origin import Origin, origin_warning
 from isotropy.repairs.per_group import PerGroup
@@ -32,6 +32,7 @@ __all__ = [
     "Drift",
     "Field",
     "Flow",
+    "GroupDrift",
     "Invertible",
     "LearnedLayer",
     "Origin",

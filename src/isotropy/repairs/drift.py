@@ -84,6 +84,11 @@ class Drift:
         """Whether the distance is above the limit."""
         return self.shift.frechet > self.limit
 
+    @property
+    def n_samples(self) -> int:
+        """The number of rows that were compared."""
+        return self.shift.n_samples
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `isotropy watch --json` prints them."""
         found = {"drifted": self.drifted, "limit": self.limit, "held_out": self.held_out}
@@ -96,6 +101,42 @@ class Drift:
             f"{shift.n_samples:,} rows; means {shift.mean_shift:.2g} deviations apart; "
             f"{100 * shift.outside:.1f} % of the rows farther out than 99 % of the fitted ones."
         )
+
+
+@dataclass(frozen=True)
+class GroupDrift(Drift):
+    """The drift of the group that is farthest beyond its limit, and that of every group.
+
+    Attributes
+    ----------
+    shift, limit, held_out
+        Those of `group`.
+    group : str or int
+    by_group : dict of str or int to Drift
+        Each group of the new rows, compared with the fitted rows of that group.
+    """
+
+    group: str | int
+    by_group: dict[str | int, Drift]
+
+    @classmethod
+    def of(cls, by_group: dict[str | int, Drift]) -> GroupDrift:
+        """The drift of all these groups."""
+        beyond = {label: one.shift.frechet - one.limit for label, one in by_group.items()}
+        group = max(beyond, key=lambda label: beyond[label])
+        return cls(**vars(by_group[group]), group=group, by_group=by_group)
+
+    @property
+    def n_samples(self) -> int:
+        return sum(one.n_samples for one in self.by_group.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        groups = {str(label): one.to_dict() for label, one in self.by_group.items()}
+        return super().to_dict() | {"group": self.group, "groups": groups}
+
+    def __str__(self) -> str:
+        word, _, figures = super().__str__().partition(": ")
+        return f"{word} (farthest of {len(self.by_group)} groups: {brief(self.group)}): {figures}"
 
 
 def drift(shift: Shift, held_out: HeldOut | None, max_drift: float | None = None) -> Drift:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +19,8 @@ from isotropy.errors import InputError, NotAffineError, brief, public, warn
 from isotropy.linalg import Floats
 from isotropy.repairs import files
 from isotropy.repairs.base import Repair, ungrouped
-from isotropy.sources import Batch, Chunk, Source, SourceView, listed
+from isotropy.repairs.drift import Drift, GroupDrift
+from isotropy.sources import Batch, Chunk, Source, SourceView, as_source, listed
 from isotropy.stats import Moments
 
 Label = str | int
@@ -46,7 +47,8 @@ class PerGroup(Repair):
     -----
     `fit` and `transform` need `groups`: a label for each row, text or integers, or the name of a
     column beside the vectors of a file. Fitting takes one pass for each group, and one more to read
-    a column. `shift` compares with the fitted rows of all groups together.
+    a column. `shift` compares with the fitted rows of all groups together, and so does `drift` if
+    it is not told the groups.
 
     Examples
     --------
@@ -155,6 +157,45 @@ class PerGroup(Repair):
         """Write the repaired rows to `out`, as `transform` does; returns the rows left out."""
         return self._written(X, groups, out, engine, overwrite)[0]
 
+    def drift(
+        self,
+        X: Any,
+        max_drift: float | None = None,
+        *,
+        groups: Any = None,
+        engine: str | Engine | None = None,
+    ) -> Drift:
+        """Whether the rows of X have drifted away from the fitted rows of their groups.
+
+        Parameters
+        ----------
+        X : array, tensor, path or source of shape (n_samples, n_features)
+        max_drift : float, optional
+            As for the `drift` of every repair; it holds for each group.
+        groups : sequence of str or int of length n_samples, or str, optional
+            The group of each row, or the column that holds it. Without it, X is compared with the
+            fitted rows of all groups together.
+        engine : {"local", "torch", "dask"} or Engine, optional
+            Where the work runs; X is read once for each group.
+
+        Returns
+        -------
+        GroupDrift, or Drift without groups
+        """
+        if groups is None:
+            return super().drift(X, max_drift, engine=engine)
+        check_is_fitted(self)
+        source = as_source(X)
+        members = ByGroup(source, given(groups, source)).members()
+        self._expect_known(members)
+        if not members:
+            raise InputError("X must have good rows, got none.")
+        found: dict[Label, Drift] = {}
+        for label, rows in members.items():
+            own = GroupRows(source, rows)
+            found[label] = self.repairs_[label].drift(own, max_drift, engine=engine)
+        return GroupDrift.of(found)
+
     def _work(self, source: Source, groups: Any) -> tuple[Source, Callable[[Array], Array], str]:
         labels = given(groups, source)
         rows = RepairedByGroup(source, labels, self)
@@ -167,12 +208,7 @@ class PerGroup(Repair):
 
     def by_group(self, rows: Array, labels: Labels, first_row: int | None = None) -> Array:
         """The rows, each repaired as its group is."""
-        unknown = [label for label in distinct(labels) if label not in self.repairs_]
-        if unknown:
-            raise InputError(
-                f"groups must be among those fitted, {listed(list(self.repairs_), 5)}, got "
-                f"{listed(unknown, 3)}. Fit again with rows of that group."
-            )
+        self._expect_known(distinct(labels))
         out = linalg.empty((rows.shape[0], self._n_features_out), rows)
         for label in distinct(labels):
             numbers = np.flatnonzero(labels == label)
@@ -180,6 +216,14 @@ class PerGroup(Repair):
             first = None if first_row is None or len(numbers) < len(rows) else first_row
             out[picked] = self.repairs_[label]._repaired(rows[picked], first)
         return out
+
+    def _expect_known(self, labels: Iterable[Label]) -> None:
+        unknown = [label for label in labels if label not in self.repairs_]
+        if unknown:
+            raise InputError(
+                f"groups must be among those fitted, {listed(list(self.repairs_), 5)}, got "
+                f"{listed(unknown, 3)}. Fit again with rows of that group."
+            )
 
     def apply(self, rows: Array, out: Array) -> None:
         raise InputError("groups must be given with the rows, got none.")
@@ -225,7 +269,11 @@ class PerGroup(Repair):
     def _header(self) -> dict[str, Any]:
         inner = {"method": self.repair.name, "params": self._first._params()}
         groups = [
-            {"label": label, "n_samples": one.n_samples_seen_}
+            {
+                "label": label,
+                "n_samples": one.n_samples_seen_,
+                "held_out": None if one.held_out_ is None else asdict(one.held_out_),
+            }
             for label, one in self.repairs_.items()
         ]
         return {"params": {"repair": inner}, "groups": groups}
@@ -246,7 +294,7 @@ class PerGroup(Repair):
         shared = {"n_features": header["n_features"], "params": inner.get("params"), "note": ""}
         repairs: dict[Label, Repair] = {}
         for group, part in zip(header["groups"], parts, strict=True):
-            own = {"n_samples": group.get("n_samples")}
+            own = {name: group.get(name) for name in ("n_samples", "held_out")}
             repairs[group["label"]] = kind._from_file(shared | own, part)
         if sum(one.n_samples_seen_ for one in repairs.values()) != header["n_samples"]:
             raise InputError("n_samples must be the sum of those of the groups, but is not")
@@ -308,7 +356,7 @@ def distinct(labels: Iterable[Label]) -> list[Label]:
     return sorted(set(labels), key=lambda label: (isinstance(label, str), label))
 
 
-def expect_enough(members: dict[Label, NDArray[np.int64]], n_features: int) -> None:
+def expect_enough(members: Mapping[Label, Sized], n_features: int) -> None:
     """Raise if a group has too few rows to fit anything; warn if it has few."""
     label = min(members, key=lambda one: len(members[one]))
     least = len(members[label])

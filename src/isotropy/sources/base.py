@@ -303,11 +303,12 @@ class Excerpt(SourceView):
     """About `n_rows` rows of a source in evenly spaced chunks, or all rows if there are fewer.
 
     This makes it possible to judge a large file without reading all of it: at least four chunks
-    are started, and each is read only as far as its share of the rows.
+    are started, and each is read only as far as its share of the rows. Other columns come along
+    with `carry`.
     """
 
-    def __init__(self, source: Source, n_rows: int = 10_000) -> None:
-        super().__init__(source.bare())
+    def __init__(self, source: Source, n_rows: int = 10_000, *, carry: bool = False) -> None:
+        super().__init__(source if carry else source.bare())
         chunks = source.chunks()
         n_chunks = min(len(chunks), max(4, -(-n_rows * len(chunks) // source.n_samples)))
         picked = np.linspace(0, len(chunks) - 1, n_chunks).round().astype(int)
@@ -325,6 +326,7 @@ class Excerpt(SourceView):
                 batch,
                 rows=batch.rows[:n_left],
                 weights=None if batch.weights is None else batch.weights[:n_left],
+                carried=None if batch.carried is None else batch.carried[:n_left],
                 numbers=None if batch.numbers is None else batch.numbers[:n_left],
             )
             n_left -= batch.rows.shape[0]
