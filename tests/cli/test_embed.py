@@ -15,7 +15,7 @@ from isotropy.cli import Commands
 from isotropy.cli.embed import embed
 from isotropy.errors import IsotropyWarning
 from isotropy.models.encoder import Encoder
-from isotropy.models.keyed import KeyedVectors
+from isotropy.models.keyed import KeyedVectors, read_rows
 
 from .. import tiny_models
 from ..tiny_models import TEXTS
@@ -65,6 +65,43 @@ def test_an_interrupted_run_to_a_database_resumes(bert, texts, tmp_path, monkeyp
     monkeypatch.setattr(Encoder, "block", None)  # nothing is left to encode
     done(bert, texts, "--out", out)
     assert isotropy.open(out).n_samples == len(TEXTS)
+
+
+def interrupted(tmp_path, model, texts, monkeypatch, *options):
+    """The table of a run that was stopped after its first text."""
+    pytest.importorskip("lance")
+    from isotropy.sources.lance import LanceNewTable
+
+    save, out = LanceNewTable.save, f"lance://{tmp_path}/db#new"
+
+    def stopping(self, progress):
+        save(self, progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("isotropy.models.texts.BLOCK_SIZE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceNewTable, "save", stopping)
+        assert run(model, texts, "--out", out, *options).exit_code
+    return out
+
+
+def test_a_resumed_run_counts_the_texts_that_were_truncated_before(bert, tmp_path, monkeypatch):
+    (tmp_path / "x.txt").write_text("the cat sat on the mat\ndog\nthe cat sat on a mat\n")
+    out = interrupted(tmp_path, bert, tmp_path / "x.txt", monkeypatch, "--max-length", 6)
+    said = done(bert, tmp_path / "x.txt", "--out", out, "--max-length", 6)
+    assert said.strip() == "2 of 3 texts were longer than 6 tokens and truncated"
+
+
+def test_a_run_does_not_go_on_with_another_pooling(texts, tmp_path, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    model = tiny_models.sentence_bert(tmp_path / "model", max_length=32)
+    out = interrupted(tmp_path, model, texts, monkeypatch)
+    modules = json.loads((model / "modules.json").read_text())
+    assert modules.pop()["type"].endswith("Normalize")
+    (model / "modules.json").write_text(json.dumps(modules))
+    done(model, texts, "--out", out)
+    found = read_rows(isotropy.open(out))
+    np.testing.assert_allclose(found, Encoder(model).encode(TEXTS), **CLOSE)
 
 
 def test_a_row_a_text_beside_the_text(bert, texts, tmp_path):

@@ -171,6 +171,19 @@ def change(path, **settings):
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
+def test_identities_tell_poolings_and_what_follows_apart(folder):
+    pytest.importorskip("sentence_transformers")
+    path = tiny_models.sentence_bert(folder / "identities")
+    plain, other, prompted = Encoder(path), Encoder(path), Encoder(path)
+    assert plain.identity() == other.identity()
+    other.own._after[0].linear.weight.data[0, 0] += 1
+    prompted.own.prompt = "the new "
+    bare = Encoder(path)
+    bare.own._after = bare.own._after[:1]
+    found = [plain, other, prompted, bare, Encoder(path, pool="mean")]
+    assert len({json.dumps(one.identity()) for one in found}) == len(found)
+
+
 def test_an_identity_stays_when_texts_were_cut(bert):
     encoder = Encoder(bert, max_length=9, pool="tokens")
     before = encoder.identity()

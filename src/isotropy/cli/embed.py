@@ -105,6 +105,7 @@ def embed(
             job="embed",
         )
         map_rows(source, lambda rows: rows, sink)
-    if source.n_truncated:
-        typer.echo(cut_off(source.n_truncated, opened.n_texts, encoder.max_length), err=True)
+        n_truncated = source.count_truncated()  # also those of an interrupted run
+    if n_truncated:
+        typer.echo(cut_off(n_truncated, opened.n_texts, encoder.max_length), err=True)
     common.say(f"wrote {source.n_samples:,} rows of {source.n_features} to {without_secrets(out)}")

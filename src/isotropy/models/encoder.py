@@ -62,6 +62,14 @@ class TextSource(Source):
         """Number of texts read so far that were truncated."""
         return sum(self._cut.values())
 
+    def count_truncated(self) -> int:
+        """Number of texts that are truncated; those that were not read are tokenised."""
+        for number, block in enumerate(self.texts.blocks):
+            if number not in self._cut:
+                encodings, _ = self.encoder.tokenized(self.texts.read(block))
+                self._say_cut(number, sum(encoding.truncated for encoding in encodings))
+        return self.n_truncated
+
     def chunks(self) -> list[Chunk]:
         return self._chunks
 
@@ -133,7 +141,7 @@ def fingerprint(texts: Iterable[Text]) -> str:
 POOLS = ("tokens", "mean", "cls", "last", "own")
 CPU_BATCH, GPU_BATCH = 1 << 12, 1 << 16  # tokens
 CACHE_BATCH = 64  # texts
-NOT_IN_CACHE_KEY = ("pool", "special_tokens")  # since a cache has every token
+NOT_IN_CACHE_KEY = ("pool", "own", "special_tokens")  # since a cache has every token
 
 
 @public
@@ -337,6 +345,7 @@ class Encoder:
             "layers": self.layers,
             "average": self.layer == "first-last",
             "pool": self.pool,
+            "own": digest(self.own.identity()) if self.own else "",
             "special_tokens": self.special_tokens,
             "max_length": self.max_length,
         }

@@ -119,6 +119,14 @@ class OwnPooling:
         self.max_length = next((max_tokens(path) for path in first if path), model.max_length)
         self._torch = model.torch
 
+    def identity(self) -> list[Any]:
+        """What its vectors depend on, besides the rows of tokens."""
+        after = [
+            [type(part).__name__, repr(part.get_config_dict()), part.state_dict()]
+            for part in self._after
+        ]
+        return [self.mode, self.prompt, after]
+
     def width(self, n_features: int) -> int:
         """Width of the vectors for pooled rows of this width."""
         return int(self.finish(np.zeros((1, n_features), np.float32)).shape[1])

@@ -226,6 +226,10 @@ class StaticPooling:
             self.normalize = bool(later)
             self.prompt = default_prompt(file_of(str(root), "config_sentence_transformers.json"))
 
+    def identity(self) -> list[Any]:
+        """What its vectors depend on, besides the rows of tokens."""
+        return [self.mode, self.prompt, self.normalize]
+
     def width(self, n_features: int) -> int:
         """Width of the vectors for rows of this width."""
         return n_features
