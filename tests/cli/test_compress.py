@@ -166,7 +166,29 @@ def test_query_vectors_of_another_width_are_refused(search):
     np.save(search / "queries.npy", np.ones((150, 31), np.float32))
     assert "queries must have a row of 32 dimensions" in refused(*of_files(search))
     np.save(search / "queries.npy", np.ones((100, 32), np.float32))
-    assert "at least 150, got shape (100, 32)" in refused(*of_files(search))
+    assert "the 150 of 'search', got shape (100, 32)" in refused(*of_files(search))
+
+
+def test_more_vectors_than_entries_are_refused(search):
+    np.save(search / "queries.npy", np.ones((151, 32), np.float32))
+    assert "queries must have a row of 32 dimensions for each of the 150" in refused(
+        *of_files(search)
+    )
+    np.save(search / "queries.npy", np.ones((150, 32), np.float32))
+    np.save(search / "docs.npy", np.ones((151, 32), np.float32))
+    assert "documents must have a row of 32 dimensions for each of the 150" in refused(
+        *of_files(search)
+    )
+
+
+def test_options_that_query_vectors_have_no_use_for_are_refused(search):
+    said = refused(*of_files(search, "--text-column", "text"))
+    assert "--text-column can't be used with --query-vectors" in said
+    assert "has no names to choose from" in refused(*of_files(search, "--column", "v"))
+    words = ["--task", "word-similarity", "--data", search / "words.tsv"]
+    (search / "words.tsv").write_text("word1\tword2\tscore\nsun\tmoon\t1\ncat\tdog\t2\n")
+    vectors = [search / "model", "--query-vectors", search / "queries.npy"]
+    assert "--query-vectors must come with --task retrieval" in refused("compare", *vectors, *words)
 
 
 def test_a_model_needs_texts(tmp_path):

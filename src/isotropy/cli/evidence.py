@@ -134,7 +134,8 @@ class VectorOptions:
         str | None,
         Option(
             help="File with a vector for each entry of the file of queries, if MODEL_OR_VECTORS is "
-            "one without texts, with a vector for each entry of the corpus; for --task retrieval.",
+            "one without texts, with a vector for each entry of the corpus; for --task retrieval. "
+            "--column holds for both files.",
             show_default=False,
         ),
     ] = None
@@ -143,10 +144,10 @@ class VectorOptions:
         """The vectors, and the task with those pairs of words that have vectors."""
         self.refuse_what_is_ignored(model, task)
         found: Any
-        if isinstance(task, WordSimilarity) and not holds_vectors(model):
-            found = embeddings(model)
-        elif self.query_vectors is not None:
+        if self.query_vectors is not None:
             found = self.of_files(model, self.query_vectors, task)
+        elif isinstance(task, WordSimilarity) and not holds_vectors(model):
+            found = embeddings(model)
         else:
             layer = None if self.layer is None else common.one_layer(self.layer)
             options = vars(self) | {"layer": layer}
@@ -168,7 +169,8 @@ class VectorOptions:
                 "corpus, got others. Leave it out."
             )
         source = open_source(documents, column=self.column)
-        rows = task.arranged(read_rows(source), read_rows(open_source(queries)))
+        asked = open_source(queries, column=self.column)
+        rows = task.arranged(read_rows(source), read_rows(asked))
         found = KeyedVectors(rows, task.texts)
         found.made = source.origin()
         return found
@@ -177,7 +179,10 @@ class VectorOptions:
         """Raise if an option was given that has no effect on these vectors."""
         of_models = ["layer", "pool", "special_tokens", "device"]
         of_files = ["column", "text_column"]
-        if holds_vectors(model):
+        if self.query_vectors is not None:
+            ignored = [*of_models, "text_column"]
+            why = "--query-vectors: no model is run, and the texts are those of --data"
+        elif holds_vectors(model):
             ignored, why = of_models, "a file of vectors, for which no model is run"
         elif isinstance(task, WordSimilarity):
             ignored = of_models + of_files

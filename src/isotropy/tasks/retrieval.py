@@ -88,6 +88,7 @@ class Retrieval(Task):
             self._expect_text([document], f"document {number}")
         self.corpus = list(documents)
         self.corpus_rows: Integers = np.arange(len(documents))
+        self.n_entries = {"documents": len(documents), "queries": len(queries)}  # of its files
         parts = None if part is None else labels(part, "part", len(queries))[kept].tolist()
         super().__init__([(queries[i],) for i in kept], parts, name)
         self.relevance = relevance[kept]
@@ -125,6 +126,7 @@ class Retrieval(Task):
             name or corpus.name,
         )
         task.n_unlabelled = len(asked) - len({query for _, query in items}) + task.n_unlabelled
+        task.n_entries = {"documents": len(_ids(corpus)), "queries": len(_ids(queries))}
         places = {key: place for place, key in enumerate(_ids(corpus))}
         task.corpus_rows = np.array([places[key] for key in documents])
         places = {key: place for place, key in enumerate(_ids(queries))}
@@ -140,12 +142,11 @@ class Retrieval(Task):
             With a row for each document and each query of the files that the task was read from,
             including those that are left out; or of the lists that it was made of.
         """
-        given = (documents, self.corpus_rows, "documents"), (queries, self.query_rows, "queries")
-        for rows, places, name in given:
-            if len(rows) <= places.max() or rows.shape[1] != documents.shape[1]:
+        for rows, name in ((documents, "documents"), (queries, "queries")):
+            if rows.shape != (self.n_entries[name], documents.shape[1]):
                 raise InputError(
-                    f"{name} must have a row of {documents.shape[1]} dimensions for each of those "
-                    f"of {self.name!r}, at least {places.max() + 1:,}, got shape {rows.shape}."
+                    f"{name} must have a row of {documents.shape[1]} dimensions for each of the "
+                    f"{self.n_entries[name]:,} of {self.name!r}, got shape {rows.shape}."
                 )
         both = np.intersect1d(self.members[:, 0], self.documents)
         if len(both):
