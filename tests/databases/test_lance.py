@@ -1,5 +1,8 @@
 """What is LanceDB's own: fragments, deleted rows, folders, and search at scale."""
 
+import os
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import isotropy
 from isotropy.errors import InputError
 from isotropy.repairs import Center, PerGroup, Standardize, Whiten
+from isotropy.sources import lance as lance_module
 from isotropy.sources.databases import DatabaseSink
 from isotropy.sources.lance import LanceColumn, LanceNewTable
 
@@ -139,15 +143,44 @@ def test_a_column_that_only_lacks_its_name_gets_it(lance, vectors, monkeypatch, 
     assert np.allclose(lance.read("repaired"), old if step == "_add" else wanted, atol=1e-5)
     put = LanceColumn.put
     monkeypatch.setattr(LanceColumn, "put", lambda *args: written.append(1) or put(*args))
-    scaled.write(lance.source, out, overwrite=True)
-    assert bool(written) == (step != "_add")
+    scaled.write(lance.source, out, overwrite=step == "_add")
+    assert not written
     assert np.allclose(lance.read("repaired"), wanted, atol=1e-5)
     assert lance.names() == ["id", "text", "embedding", "repaired"]
+    with pytest.raises(InputError, match="exists"):
+        scaled.write(lance.source, out)
 
 
-def interrupt(monkeypatch, run):
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("step", ["rename", "rmtree"])
+def test_a_whole_table_only_lacks_its_name(lance, vectors, monkeypatch, tmp_path, step, replaces):
+    """Killed before it gets its name, or after that and before its progress is removed."""
+    out, scaled = lance.table("new"), Standardize().fit(vectors)
+    if replaces:
+        Center().fit(vectors).write(lance.source, out)
+    named = (lance_module, "replace_folder") if replaces else (os, "rename")
+    target = (shutil, "rmtree") if step == "rmtree" else named
+
+    def stopping(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*target, stopping)
+        with pytest.raises(KeyboardInterrupt):
+            scaled.write(lance.source, out, overwrite=replaces)
+    monkeypatch.setattr(LanceNewTable, "put", None)  # nothing is left to write
+    scaled.write(lance.source, out, overwrite=replaces and step == "rename")
+    found = pylance.dataset(tmp_path / "new.lance").to_table()["embedding"].to_pylist()
+    assert np.allclose(found, scaled.transform(vectors), atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["docs.lance", "new.lance"]
+    assert not (tmp_path / "new.lance" / "_isotropy").exists()
+    with pytest.raises(InputError, match="exists"):
+        scaled.write(lance.source, out)
+
+
+def interrupt(monkeypatch, run, kind=LanceColumn):
     """The run, which stops after two fragments."""
-    save, saved = LanceColumn.save, []
+    save, saved = kind.save, []
 
     def stopping(self, progress):
         save(self, progress)
@@ -156,7 +189,7 @@ def interrupt(monkeypatch, run):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LanceColumn, "save", stopping)
+        patch.setattr(kind, "save", stopping)
         with pytest.raises(KeyboardInterrupt):
             run()
 
@@ -179,6 +212,30 @@ def test_a_run_with_groups_resumes(lance, vectors, monkeypatch, tmp_path):
     for one in ("en", "fr"):
         wanted[groups == one] -= vectors[groups == one].mean(axis=0, dtype=np.float64)
     assert np.allclose(lance.read("repaired"), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_run_does_not_go_on_with_other_groups(tmp_path, vectors, monkeypatch, beside):
+    dataset = pylance.write_dataset(
+        pa.table({"number": np.arange(1000), "embedding": lists(vectors[:1000])}),
+        tmp_path / "docs.lance",
+        max_rows_per_file=250,
+    )
+    dataset.add_columns({"lang": "cast(number % 2 as string)"})
+    url = f"lance://{tmp_path}#docs"
+    out = f"lance://{tmp_path}?column=repaired#docs" if beside else f"lance://{tmp_path}#new"
+    repair = PerGroup(Center()).fit(url, groups="lang")
+    kind = LanceColumn if beside else LanceNewTable
+    source = isotropy.open(url, chunk_rows=250)
+    interrupt(monkeypatch, lambda: repair.write(source, out, groups="lang"), kind)
+    dataset = pylance.dataset(tmp_path / "docs.lance")
+    dataset.drop_columns(["lang"])
+    dataset.add_columns({"lang": "cast((number + 1) % 2 as string)"})
+    repair.write(isotropy.open(url, chunk_rows=250), out, groups="lang")
+    name, column = ("docs", "repaired") if beside else ("new", "embedding")
+    found = pylance.dataset(tmp_path / f"{name}.lance").to_table()[column].to_pylist()
+    groups = [str((i + 1) % 2) for i in range(1000)]
+    assert np.allclose(found, repair.transform(vectors[:1000], groups=groups), atol=1e-5)
 
 
 def test_a_column_that_others_add_between_two_runs_stays(lance, vectors, monkeypatch):

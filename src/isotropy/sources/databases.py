@@ -47,11 +47,13 @@ def imported(package: str, extra: str, what: str) -> Any:
 class Table(File):
     """A column of vectors in a table, read by key like a file by row.
 
-    `mark` identifies the rows as they were when the table was opened.
+    `mark` identifies the rows as they were when the table was opened, and `beside` what is in their
+    other columns, if that may change while the rows stay the same.
     """
 
     address: Address
     mark: tuple[int, int]
+    beside: int = 0
 
     @property
     def rows_at_once(self) -> int:
@@ -155,6 +157,8 @@ class DatabaseSink(Sink, ABC):
         identity = None if like is None else like.identity()
         chunks = [] if like is None else [chunk.n_rows for chunk in like.chunks()]
         form = [n_features, self.dtype, self.column, address.key]
+        if self.carries and self.read is not None and self.read.beside:
+            form.append(self.read.beside)
         plain = json.dumps([job, identity, form, chunks], sort_keys=True, default=str)
         named = identity is not None and job
         self.job = f"{zlib.crc32(plain.encode()):08x}" if named else secrets.token_hex(8)

@@ -6,7 +6,7 @@ import json
 import os
 import queue
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -92,7 +92,8 @@ def open_table(address: Address, chunk_rows: int | None) -> LanceTable:
             chunk_rows=chunk_rows,
             version=dataset.version,
             fragments=tuple(size for size in sizes if size[1]),
-            mark=mark_of(_files(dataset, layout), n_rows),
+            mark=mark_of(_files(dataset, layout.top_level(dataset.schema.names)), n_rows),
+            beside=mark_of([schema, _files(dataset, dataset.schema.names)], n_rows)[0],
             **layout.fields(schema),
         )
 
@@ -106,10 +107,9 @@ def _width(dataset: Any, layout: Layout) -> int:
     return width((batch.column(0) for batch in dataset.to_batches(columns=[top])), layout)
 
 
-def _files(dataset: Any, layout: Layout) -> list[Any]:
-    """What the vectors are made of: files and deletions, but not the files of other columns."""
-    tops = set(layout.top_level(dataset.schema.names))
-    fields = {field.id() for field in dataset.lance_schema.fields() if field.name() in tops}
+def _files(dataset: Any, names: Sequence[str]) -> list[Any]:
+    """What these columns are made of: files and deletions, but not the files of others."""
+    fields = {field.id() for field in dataset.lance_schema.fields() if field.name() in names}
     return [
         [
             fragment.fragment_id,
@@ -202,7 +202,8 @@ class LanceColumn(LanceSink):
 
     The files of each fragment are written as its rows arrive, and listed in a file beside them when
     they are complete. The column appears with one commit, after the last fragment. One that is to
-    be replaced stays until then: the new one is added as `part`, and then exchanges names with it.
+    be replaced stays until then: the new one is added as `part`, and then exchanges names with it,
+    which makes it `old`. A run that was interrupted after that only drops it.
     """
 
     carries = False
@@ -218,33 +219,41 @@ class LanceColumn(LanceSink):
         self.open: Fragment | None = None
         self._look()
 
-    def _look(self) -> None:
-        """Open the table; raise if its column must stay."""
+    def _look(self) -> Progress | None:
+        """Open the table; raise if its column must stay.
+
+        Returns the progress of the same job if it was interrupted when the column had its name.
+        """
         with _errors(self.path):
             self.dataset = _lance().dataset(self.folder)
-        schema = self.dataset.schema
-        if self.column in schema.names:
-            metadata = schema.field(self.column).metadata or {}
-            ours = Progress("", complete=True) if MARK.encode() in metadata else None
-            self.expect_room(f"the column {self.column!r} of {self.path!r}", ours)
+        schema, saved = self.dataset.schema, _saved(self.state) or {}
+        if self.column not in schema.names:
+            return None
+        job = (schema.field(self.column).metadata or {}).get(MARK.encode())
+        found = None if job is None else Progress("", complete=True)
+        if job == self.job.encode() and saved.get("job") == self.job and "whole" in saved:
+            found = Progress(self.job, *saved["whole"])
+        return self.expect_room(f"the column {self.column!r} of {self.path!r}", found)
 
     def begin(self) -> Progress:
         assert isinstance(self.read, LanceTable)
         self._lock(self.folder)
-        self._look()
+        whole = self._look()
         with _errors(self.path, "written"):
-            if mark_of(_files(self.dataset, self.read.layout), self.read.n_rows) != self.read.mark:
-                raise InputError(f"{self.path!r} has changed since it was opened. Open it again.")
             names = self.dataset.schema.names
-            self.made = self.part if self.column in names else self.column
+            vectors = _files(self.dataset, self.read.layout.top_level(names))
+            if mark_of(vectors, self.read.n_rows) != self.read.mark:
+                raise InputError(f"{self.path!r} has changed since it was opened. Open it again.")
             saved = _saved(self.state) or {}
+            self.made = self.part if self.column in names and whole is None else self.column
             same = saved.get("job") == self.job and saved["made"] == self.made
-            if same and self.made in names:  # it only lacks its name
-                self.kept = saved
-                return Progress(self.job, *saved["whole"])
+            if whole is None and same and self.made in names:  # it only lacks its name
+                whole, names = Progress(self.job, *saved["whole"]), []
             if left := [name for name in (self.part, self.old) if name in names]:
                 self.dataset.drop_columns(left)
                 self.dataset = _lance().dataset(self.folder)
+            if whole is not None:
+                return whole
             self.kept = {"job": self.job, "made": self.made, "version": self.dataset.version}
             self.kept |= {"n_done": 0, "n_skipped": 0, "fragments": []}
             if same and saved["version"] == self.dataset.version:
@@ -360,7 +369,10 @@ class Fragment:
 
 
 class LanceNewTable(LanceSink):
-    """A table of its own, which gets its name when it is complete."""
+    """A table of its own, which gets its name when it is complete.
+
+    It has its progress with it until there is nothing left to do.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -370,11 +382,21 @@ class LanceNewTable(LanceSink):
         _lance()
         self._expect_replaceable()
 
-    def _expect_replaceable(self) -> None:
-        """Raise if there is a table of that name which must stay."""
-        if os.path.exists(self.folder):
-            ours = Progress("", complete=True) if self._is_ours(self.folder) else None
-            self.expect_room(f"the table {self.address.table!r} of {self.address.server!r}", ours)
+    def _expect_replaceable(self) -> Progress | None:
+        """Raise if there is a table of that name which must stay.
+
+        Returns the progress of the same job if it was interrupted when the table had its name.
+        """
+        if not os.path.exists(self.folder):
+            return None
+        found = Progress("", complete=True) if self._is_ours(self.folder) else None
+        saved = _saved(os.path.join(self.folder, "_isotropy", "table.json")) or {}
+        named = Progress.parse(saved.get("progress"))
+        if found is not None and named is not None and named.job == self.job:
+            found = named
+        return self.expect_room(
+            f"the table {self.address.table!r} of {self.address.server!r}", found
+        )
 
     def _is_ours(self, folder: str) -> bool:
         with _errors(self.path):
@@ -382,8 +404,10 @@ class LanceNewTable(LanceSink):
 
     def begin(self) -> Progress:
         self._lock(self.part)
-        self._expect_replaceable()  # another run may have just made it
         self.parts: list[pa.Table] = []
+        self.named = self._expect_replaceable()  # another run may have just made it
+        if self.named is not None:
+            return self.named
         saved = _saved(self.state) or {}
         found = Progress.parse(saved.get("progress"))
         self.exists = found is not None and self.resumes(found)
@@ -422,14 +446,15 @@ class LanceNewTable(LanceSink):
         _save(self.state, {"progress": str(progress), "version": dataset.version})
 
     def finish(self, progress: Progress) -> None:
-        self._expect_replaceable()  # others may have made it since
-        shutil.rmtree(os.path.dirname(self.state))
-        with _errors(self.path, "written"):
-            if not os.path.exists(self.folder):
-                os.rename(self.part, self.folder)
-                return
-            replace_folder(self.part, self.folder, self._is_ours)
-        shutil.rmtree(self.part, ignore_errors=True)
+        if self.named is None:
+            self._expect_replaceable()  # others may have made it since
+            with _errors(self.path, "written"):
+                if os.path.exists(self.folder):
+                    replace_folder(self.part, self.folder, self._is_ours)
+                else:
+                    os.rename(self.part, self.folder)
+        shutil.rmtree(self.part, ignore_errors=True)  # what it replaces
+        shutil.rmtree(os.path.join(self.folder, "_isotropy"))
 
     def close(self) -> None:
         self.parts = []
