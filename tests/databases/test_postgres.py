@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy.errors import InputError
+from isotropy.errors import InputError, IsotropyWarning
 from isotropy.repairs import Center
 from isotropy.sources import databases
+from isotropy.sources import postgres as postgres_module
 from isotropy.sources.pgcopy import composed, parsed
 
 pytest.importorskip("psycopg")
@@ -242,6 +243,107 @@ def test_a_part_of_a_column_is_in_nobodys_way(postgres, vectors, monkeypatch):
     repair.write(isotropy.open(url, chunk_rows=4), f"{url}&column=f")
     found = postgres.run("SELECT f::float4[] FROM few ORDER BY id").fetchall()
     assert np.allclose([row for (row,) in found], wanted() - wanted().mean(axis=0))
+
+
+def stopped(monkeypatch, run):
+    """The run, which stops after its first chunk."""
+    commit = databases.DatabaseSink.commit
+
+    def stopping(self, chunk, n_skipped):
+        commit(self, chunk, n_skipped)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(databases.DatabaseSink, "commit", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+
+
+def test_a_resumed_run_reads_outside_of_a_transaction(postgres, monkeypatch):
+    url, repair, found = small(postgres), Center().fit(wanted()), []
+    stopped(monkeypatch, lambda: repair.write(isotropy.open(url, chunk_rows=4), f"{url}&column=f"))
+    resumes = databases.DatabaseSink.resumes
+
+    def watched(self, progress):
+        if self.connection is not None:
+            pid = self.connection.info.backend_pid
+            query = "SELECT state FROM pg_stat_activity WHERE pid = %s"
+            found.append(postgres.run(query, pid).fetchone())
+        return resumes(self, progress)
+
+    monkeypatch.setattr(databases.DatabaseSink, "resumes", watched)
+    repair.write(isotropy.open(url, chunk_rows=4), f"{url}&column=f")
+    assert found == [("idle",)]
+
+
+def test_a_resumed_run_notices_other_keys(postgres, monkeypatch):
+    url, repair = small(postgres, value="10 * i"), Center().fit(wanted())
+    out = f"{postgres.uri}&table=new"
+    stopped(monkeypatch, lambda: repair.write(isotropy.open(url, chunk_rows=4), out))
+    postgres.run("UPDATE few SET id = 11 WHERE id = 10")
+    source = isotropy.open(url, chunk_rows=4)
+    with pytest.raises(InputError, match="begun with another repair or with vectors that have"):
+        repair.write(source, out)
+    repair.write(source, out, overwrite=True)
+    keys = [key for (key,) in postgres.run("SELECT id FROM new ORDER BY id").fetchall()]
+    assert keys == [0, 11, *range(20, 100, 10)]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_lock_does_not_depend_on_the_spelling_of_a_table(postgres, beside, monkeypatch):
+    source, repair, seen = f"{small(postgres)}&column=e", Center().fit(wanted()), []
+    run = postgres_module.PostgresSink._run
+
+    def watched(self, query, *values):
+        if "pg_advisory_lock" in str(query):
+            seen.append(values)
+        return run(self, query, *values)
+
+    monkeypatch.setattr(postgres_module.PostgresSink, "_run", watched)
+    name = "few" if beside else "new"
+    for spelled in (name, f"public.{name}"):
+        repair.write(source, f"{postgres.uri}&table={spelled}&column=f", overwrite=True)
+    assert len(seen) == 2
+    assert len(set(seen)) == 1
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_others_put_in_its_place_during_a_run_stays(postgres, beside, monkeypatch):
+    url, repair = small(postgres), Center().fit(wanted())
+    source = f"{url}&column=e"
+    out = f"{url}&column=f" if beside else f"{postgres.uri}&table=new"
+    repair.write(source, out)
+    commit = databases.DatabaseSink.commit
+
+    def meanwhile(self, chunk, n_skipped):
+        commit(self, chunk, n_skipped)
+        if beside:
+            postgres.run("ALTER TABLE few DROP COLUMN f, ADD COLUMN f text DEFAULT 'theirs'")
+        else:
+            postgres.run("DROP TABLE new")
+            postgres.run("CREATE TABLE new AS SELECT 'theirs' AS f")
+
+    monkeypatch.setattr(databases.DatabaseSink, "commit", meanwhile)
+    with pytest.raises(InputError, match="which isotropy did not write"):
+        repair.write(source, out, overwrite=True)
+    assert postgres.run(f"SELECT f FROM {'few' if beside else 'new'}").fetchone() == ("theirs",)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_indexes_of_what_is_replaced_are_named(postgres, beside):
+    url, repair = small(postgres), Center().fit(wanted())
+    source = f"{url}&column=e"
+    out = f"{url}&column=f" if beside else f"{postgres.uri}&table=new&column=f"
+    repair.write(source, out)
+    table = "few" if beside else "new"
+    postgres.run(f"CREATE INDEX by_distance ON {table} USING hnsw (f vector_l2_ops)")
+    postgres.run(f"CREATE INDEX halves ON {table} USING hnsw ((f::halfvec(3)) halfvec_l2_ops)")
+    postgres.run("CREATE INDEX stays ON few USING hnsw (e vector_l2_ops)")
+    with pytest.warns(IsotropyWarning, match="'by_distance', 'halves' went with what was replaced"):
+        repair.write(source, out, overwrite=True)
+    repair.write(source, out, overwrite=True)  # without a warning
+    left = postgres.run("SELECT indexname FROM pg_indexes WHERE indexname IN ('halves', 'stays')")
+    assert left.fetchall() == [("stays",)]
 
 
 def test_a_database_without_pgvector_says_what_to_run(postgres, vectors, tmp_path):

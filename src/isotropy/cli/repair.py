@@ -251,7 +251,7 @@ def apply(
         n_skipped = write(fitted, rows, out, overwrite, **grouping)
     common.say_left_out(n_skipped)
     if isinstance(fitted, Repair):
-        warn_if_unlike(fitted, rows, **grouping)
+        warn_if_unlike(fitted, rows, group_column=group_column)
 
 
 def apply_to_stream(
@@ -322,7 +322,7 @@ def loaded(repair: Path, source: str, command: str = "apply") -> Repair | Codec:
 
 
 def warn_if_unlike(
-    fitted: Repair, source: Source, n_rows: int | None = None, **grouping: Any
+    fitted: Repair, source: Source, n_rows: int | None = None, group_column: str | None = None
 ) -> None:
     """Warn if the repair is for tokens, or if a sample of the source has drifted, as `watch` says.
 
@@ -337,6 +337,7 @@ def warn_if_unlike(
         )
     if fitted.moments_ is None:
         return
+    grouping: dict[str, Any] = {} if group_column is None else {"groups": group_column}
     with contextlib.suppress(InputError):  # every row of the sample is bad and was left out
         found = fitted.drift(Excerpt(source, carry=bool(grouping)), **grouping)
         if found.drifted:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from isotropy.errors import InputError, one_line
+from isotropy.errors import InputError, one_line, warn
 from isotropy.sources.addresses import Address
 from isotropy.sources.base import Batch, Source
 from isotropy.sources.databases import (
@@ -34,6 +34,18 @@ FIND_TABLE = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %s AND c.relkind IN ('r', 'p')
     AND CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END"""
+FIND_PLACE = """
+    SELECT coalesce(
+        (SELECT oid FROM pg_namespace WHERE nspname = %s),
+        (SELECT relnamespace FROM pg_class WHERE relname = %s AND pg_table_is_visible(oid)),
+        (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+    )::int8"""
+FIND_INDEXES = """
+    SELECT DISTINCT i.indexrelid::regclass::text
+    FROM pg_index i JOIN pg_depend d ON d.objid = i.indexrelid AND d.refobjid = i.indrelid
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = d.refobjsubid
+    WHERE i.indrelid = %s AND NOT i.indisprimary AND a.attname = coalesce(%s, a.attname)
+    ORDER BY 1"""
 FIND_COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.atttypmod,
         EXISTS (
@@ -153,8 +165,8 @@ def open_table(address: Address, chunk_rows: int | None) -> PostgresTable:
             server=server,
             mark=(0, 0),
         )
-        n_rows, bounds = _bounds(connection, address, key, plain.rows_at_once)
-    mark = mark_of([oid, field.name, key.name, bounds], n_rows)
+        n_rows, bounds, keys = _bounds(connection, address, key, plain.rows_at_once)
+    mark = mark_of([oid, field.name, key.name, bounds, keys], n_rows)
     return PostgresTable(**(vars(plain) | {"n_rows": n_rows, "bounds": bounds, "mark": mark}))
 
 
@@ -220,21 +232,22 @@ def _first_width(connection: Any, address: Address, field: Field) -> int:
 
 def _bounds(
     connection: Any, address: Address, key: Field, n_rows: int
-) -> tuple[int, tuple[str, ...]]:
-    """The number of rows, and the key of every n_rows-th of them."""
+) -> tuple[int, tuple[str, ...], str]:
+    """The number of rows, the key of every n_rows-th of them, and a checksum of all keys."""
     from psycopg import sql
 
     if not n_rows:
-        return 0, ()
+        return 0, (), ""
     query = sql.SQL(
-        "SELECT CASE WHEN (i - 1) % {2} = 0 THEN k::text END, i FROM (SELECT {0} AS k, "
-        "row_number() OVER (ORDER BY {0}) AS i, count(*) OVER () AS n FROM {1}) AS numbered "
+        "SELECT CASE WHEN (i - 1) % {2} = 0 THEN k::text END, i, h::text FROM (SELECT {0} AS k, "
+        "row_number() OVER (ORDER BY {0}) AS i, count(*) OVER () AS n, "
+        "sum(hashtextextended({0}::text, 0)) OVER () AS h FROM {1}) AS numbered "
         "WHERE (i - 1) % {2} = 0 OR i = n ORDER BY i"
     )
     parts = sql.Identifier(key.name), _identifier(address.table), sql.Literal(n_rows)
     found = connection.execute(query.format(*parts)).fetchall()
-    total = found[-1][1] if found else 0
-    return total, tuple(bound for bound, _ in found if bound is not None)
+    *_, total, keys = found[-1] if found else (0, "")
+    return total, tuple(bound for bound, *_ in found if bound is not None), keys
 
 
 def _find(connection: Any, table: str) -> tuple[int, str] | None:
@@ -350,20 +363,37 @@ class PostgresSink(DatabaseSink):
                 f"{self.key!r}. Leave it out."
             )
         self.expect_other_column(self.beside)
-        fields = _named(connection, found)
-        column, part = str(self.column), _part(str(self.column))
-        what, ours = f"the column {column!r} of the table {name!r}", True
-        self.replaces, self.has_part = column in fields, part in fields
-        progress = fields[part].progress if self.has_part else None
-        if not self.beside:
+        self._expect_replaceable(connection)
+        if self.beside:
+            part = _named(connection, found).get(_part(str(self.column)))
+            self.has_part, progress = part is not None, None if part is None else part.progress
+        else:
             half = _find(connection, _part(name))
-            what, ours = f"the table {name!r}", fields.keys() == {self.key, column}
-            self.replaces, self.has_part = found is not None, half is not None
-            halves = _named(connection, half).values()
+            self.has_part, halves = half is not None, _named(connection, half).values()
             progress = next((one.progress for one in halves if one.progress), None)
-        if self.replaces:
-            self.expect_room(what, fields[column].progress if column in fields else None, ours)
-        return self.expect_room(what, progress) if self.has_part else None
+        return self.expect_room(self._what, progress) if self.has_part else None
+
+    @property
+    def _what(self) -> str:
+        table = f"the table {self.address.table!r}"
+        return f"the column {self.column!r} of {table}" if self.beside else table
+
+    def _expect_replaceable(self, connection: Any) -> None:
+        """Raise if there is a column or table of that name which must stay.
+
+        Sets `replaces`, whether there is one, and `indexes`, those that go with it.
+        """
+        found, column = _find(connection, self.address.table), str(self.column)
+        fields = _named(connection, found)
+        self.replaces = column in fields if self.beside else found is not None
+        self.indexes: list[str] = []
+        if self.replaces and found is not None:
+            ours = self.beside or fields.keys() == {self.key, column}
+            there = fields[column].progress if column in fields else None
+            self.expect_room(self._what, there, ours)
+            which = column if self.beside else None
+            rows = connection.execute(FIND_INDEXES, (found[0], which)).fetchall()
+            self.indexes = [name for (name,) in rows]
 
     def _own_key(self) -> tuple[str, str]:
         """The name and the type of the key of the rows; by default their number."""
@@ -378,11 +408,10 @@ class PostgresSink(DatabaseSink):
         from psycopg import sql
 
         with _errors(self.address):
-            self.connection = _connection(self.address, autocommit=False)
-            lock = f"{self.address.table} {self.column}"
-            self._run("SELECT pg_advisory_lock(hashtext(%s))", lock)  # of a run that just ended
-            self.connection.commit()
-            found = self._look(self.connection)
+            self.connection = _connection(self.address, autocommit=True)
+            self._run("SELECT pg_advisory_lock(hashtextextended(%s, 0))", self._place())
+            found = self._look(self.connection)  # which may read for long: not in a transaction
+            self.connection.autocommit = False
             table, column = self.address.table, str(self.column)
             self.table = _identifier(table if self.beside else _part(table))
             self.field = sql.Identifier(_part(column) if self.beside else column)
@@ -398,6 +427,12 @@ class PostgresSink(DatabaseSink):
             )
             self.connection.commit()
         return found
+
+    def _place(self) -> str:
+        """What is written to, however its table is spelled: one run at a time may do so."""
+        schema, _, name = self.address.table.rpartition(".")
+        (place,) = self._run(FIND_PLACE, schema, name).fetchone()
+        return f"{place} {name} {self.column if self.beside else ''}"
 
     def _make(self) -> None:
         from psycopg import sql
@@ -457,10 +492,21 @@ class PostgresSink(DatabaseSink):
             )
 
     def finish(self, progress: Progress) -> None:
+        from psycopg import sql
+
         with _errors(self.address, "; it resumes"):
+            if self.replaces:
+                query = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
+                self._run(query.format(_identifier(self.address.table)))
+            self._expect_replaceable(self.connection)  # others may have replaced it since
             self._record(progress)
             self._rename()
             self.connection.commit()
+        if self.indexes:
+            warn(
+                f"{self.path!r}: {listed(self.indexes, 5)} went with what was replaced. Create the "
+                "index again."
+            )
 
     def _rename(self) -> None:
         """Give the column or table its name, in place of the one that it replaces."""
