@@ -1,6 +1,5 @@
 """Bad input gives one line that says what is wrong and what to do."""
 
-import contextlib
 import sys
 
 import numpy as np
@@ -46,14 +45,22 @@ def test_every_format_refuses_an_empty_file(make, X, name):
 def test_no_truncated_or_scrambled_file_escapes_unexplained(make, X, truncated, name):
     path = make(name, X)
     noise = [b"hello, this is text\n" * 9, bytes(range(256)) * 4, b"{}\n", b"[1]\n", b"\n\n"]
+    said = []
     for file in files_of(path):
         whole = file.read_bytes()
         cuts = [whole[:n] for n in (1, 3, 9, 40, len(whole) // 2, len(whole) - 2)]
         for data in cuts + noise:
             file.write_bytes(data)
-            with contextlib.suppress(InputError):
+            try:
                 read_all(path)
+            except InputError as error:
+                said.append(str(error))
         file.write_bytes(whole)
+    assert said
+    for message in said:
+        assert message.startswith("measure: ")
+        assert "\n" not in message
+        assert message.endswith(".")
 
 
 def test_npy(make, X, truncated, tmp_path):
