@@ -202,6 +202,28 @@ def test_a_candidate_per_group_needs_groups(function):
         function(X, task, **options)
 
 
+@pytest.mark.parametrize("transductive", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_compare_scores_repairs_per_group(transductive, keyed):
+    task, X, groups = translated(4.0, n=60)
+    vectors = isotropy.KeyedVectors(X, task.texts) if keyed else X
+    found = compare(vectors, task, "center", groups=groups, transductive=transductive)
+    assert [str(one.candidate) for one in found.results] == ["none", "center", "center per group"]
+    none, center, per_group = (one.score for one in found.results)
+    assert per_group > max(none, center) + 0.05
+    if transductive:
+        fixed = PerGroup(Center()).fit(X, groups=groups).transform(X, groups=groups)
+        assert per_group == pytest.approx(task.score(fixed).value, abs=1e-6)
+
+
+def test_compare_says_what_each_tower_is_fitted_on():
+    task, X = search(6.0, n=60)
+    found = compare(X, task, "center", groups=task.towers)
+    assert [one.fitted_on for one in found.results] == [
+        "the corpus", "the corpus", "the corpus ('query': the other folds)",
+    ]  # fmt: skip
+
+
 def test_a_candidate_per_group_is_tried_once():
     assert with_groups(with_groups([CENTER])) == with_groups([CENTER])
 
@@ -260,6 +282,9 @@ def test_groups_come_from_columns_of_the_task(tmp_path):
     done = CliRunner().invoke(app, [*line, "--save", str(tmp_path / "r.safetensors")])
     assert done.exit_code == 0, done.output
     assert "Repair it: center per group." in done.output
+    done = CliRunner().invoke(app, ["compare", *line[1:]])
+    assert done.exit_code == 0, done.output
+    assert "center per group" in done.output
     saved = isotropy.load(tmp_path / "r.safetensors")
     assert list(saved.repairs_) == ["en", "fr"]
     assert saved.level_ == "sentence"

@@ -47,6 +47,24 @@ VectorsArgument = Annotated[
     ),
 ]
 DATA_HELP = "File or folder of the task, or its name on the hub"
+GroupsOption = Annotated[
+    str | None,
+    Option(
+        "--group-column",
+        metavar="NAME",
+        help="Column of --data with the group of each text, such as its language (for pairs "
+        "also NAME,NAME): every repair is also tried with one fit per group.",
+        show_default=False,
+    ),
+]
+TowersOption = Annotated[
+    bool,
+    Option(
+        "--towers",
+        help="Try every repair also with one fit for queries and one for documents; needs "
+        "--task retrieval or pseudo.",
+    ),
+]
 REPAIR_NAMES = [*Repair.by_name, *(f"token/{name}" for name in Repair.by_name)]
 
 
@@ -226,6 +244,8 @@ def compare(
     seeds: Annotated[
         int, Option(help="Fits to average for repairs that depend on a seed.", min=1)
     ] = 5,
+    group_column: GroupsOption = None,
+    towers: TowersOption = False,
     options: VectorOptions,
     seed: common.SeedOption = 0,
     as_json: common.JsonOption = False,
@@ -238,7 +258,8 @@ def compare(
     inputs = task_inputs(model, data, task_options, options)
     guard({}, inputs, kept={"--cache": options.cache})
     common.offline_unless_reached(model, data)
-    opened = task_options.open(task, data)
+    opened = task_options.open(task, data, group_column)
+    groups = towers_of(opened) if towers else None
     texts = task_options.texts().values()
     vectors, opened = options.open(model, opened)
     with ProgressBar("repairs") as bar:
@@ -251,6 +272,7 @@ def compare(
             part=part,
             seeds=seeds,
             seed=seed,
+            groups=groups,
             progress=bar.update,
         )
     tell(found, as_json)
@@ -289,23 +311,8 @@ def advise(
         ),
     ] = None,
     overwrite: common.OverwriteOption = False,
-    group_column: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help="Column of --data with the group of each text, such as its language (for pairs "
-            "also NAME,NAME): every repair is also tried with one fit per group.",
-            show_default=False,
-        ),
-    ] = None,
-    towers: Annotated[
-        bool,
-        Option(
-            "--towers",
-            help="Try every repair also with one fit for queries and one for documents; needs "
-            "--task retrieval or pseudo.",
-        ),
-    ] = False,
+    group_column: GroupsOption = None,
+    towers: TowersOption = False,
     budget: Annotated[int, Option(help="Try at most this many repairs.", min=1)] = 24,
     options: VectorOptions,
     seed: common.SeedOption = 0,

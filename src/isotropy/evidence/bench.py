@@ -94,6 +94,7 @@ class Bench:
         else:
             texts = [self.task.members[items].ravel(), self.task.background]
             fits = self._fits_of(np.concatenate(texts))
+        fits = self._filled(fits, NO_ITEMS, items)
         return Plan([Evaluation(items, NO_ITEMS, fits)], TRANSDUCTIVE)
 
     def held_out(self, items: Integers, known: Integers) -> Plan:
@@ -183,7 +184,7 @@ class Bench:
 
     def _filled(self, fits: Fits, items: Integers, known: Integers) -> Fits:
         """The fits, with the text of known items for groups of which they have too little."""
-        if missing := self._missing(fits):
+        if missing := self.missing(fits):
             texts = self.task.members[known].ravel()
             parts = self._fits_of(self._without(texts, items)).by_group
             fits = fits.filled({label: parts[label] for label in missing if label in parts})
@@ -197,13 +198,14 @@ class Bench:
 
     def _by_group_on(self, fits: Fits, how: str, known: str) -> str:
         """What groups are fitted on if `fits`, on `how`, are filled with known items."""
-        missing = self._missing(fits)
+        missing = self.missing(fits)
         if not missing:
             return ""
         some = len(missing) < len(self._labels)
         return f"{how} ({listed(missing, 5)}: {known})" if some else known
 
-    def _missing(self, fits: Fits) -> list[Label]:
+    def missing(self, fits: Fits) -> list[Label]:
+        """The groups of which fits have too little text."""
         return [label for label in self._labels if n_of_group(fits, label) < LEAST_ROWS]
 
     @cached_property

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,17 @@ from isotropy.evidence.bench import (
     subsample,
 )
 from isotropy.evidence.change import linear_cka, neighbour_overlap
+from isotropy.evidence.search import text_groups
 from isotropy.evidence.significance import difference, holm, interval, p_value
 from isotropy.evidence.spaces import (
     NONE,
     SENTENCE,
     Candidate,
+    Space,
     as_candidate,
     as_encoder,
     default_candidates,
+    with_groups,
 )
 from isotropy.metrics import isoscore, mean_cosine, partition_isotropy
 from isotropy.models import Text
@@ -170,6 +174,7 @@ def compare(
     n_folds: int = 5,
     max_items: int = 2000,
     seed: int = 0,
+    groups: Any = None,
     progress: OnProgress | None = None,
 ) -> Comparison:
     """Every repair on every task: score, difference from none, interval, p-value, what changed.
@@ -197,6 +202,9 @@ def compare(
     n_folds, max_items, seed : int
         Folds of a task without parts, most items of the training part that a head is trained on,
         and the seed of all random draws.
+    groups : sequence of length len(task.texts), or mapping of texts to labels, optional
+        The group of each text; every repair is then also tried with one fit per group, as in
+        `advise`. By default those that the task was read with, if any.
     progress : callable, optional
         Called with the task's name, how many repairs are done, and how many there are.
     """
@@ -229,7 +237,9 @@ def compare(
         encoder = as_encoder(vectors, given.texts)
         apart = transductive or fit_on is not None
         task = _needed(given, part, apart, given.supervised or bool(scorers), max_items, seed)
-        bench = bench_of(encoder, task, lambda space: _candidates(specs, space.levels), fit_on)
+        labels = text_groups(given, groups)
+        tried = partial(_candidates, specs, bool(labels))
+        bench = bench_of(encoder, task, tried, fit_on, text_groups=labels)
         plan = _planned(bench, part, transductive, n_folds, max_items, seed)
         found = _on_task(bench, plan, seeds, seed, progress or no_progress)
         said = [*bench.notes, *([exclusion_note(plan.n_removed)] if plan.n_removed else [])]
@@ -240,12 +250,13 @@ def compare(
     return Comparison(results, transductive, notes)
 
 
-def _candidates(specs: Sequence[Any] | None, levels: Sequence[str]) -> list[Candidate]:
+def _candidates(specs: Sequence[Any] | None, grouped: bool, space: Space) -> list[Candidate]:
     """The repairs to compare, by default all of them."""
-    if specs is None:
-        return default_candidates(levels)
-    found = [as_candidate(spec, levels) for spec in specs]
-    return [candidate for candidate in found if not candidate.is_none]
+    found = default_candidates(space.levels)
+    if specs is not None:
+        found = [as_candidate(spec, space.levels) for spec in specs]
+    found = [candidate for candidate in found if not candidate.is_none]
+    return with_groups(found) if grouped else found
 
 
 def _evaluated_part(task: Task, part: str | None) -> str:
@@ -298,7 +309,7 @@ def _planned(
         plan = bench.evaluated(items)
     elif len(known):
         plan = bench.held_out(items, known)
-    elif not task.supervised and bench.apart(items) is not None:
+    elif not task.supervised and (apart := bench.apart(items)) and not bench.missing(apart[0]):
         return bench.held_out(items, items)
     else:
         return bench.across(items, n_folds, seed)
@@ -340,6 +351,8 @@ def _on_task(bench: Bench, plan: Plan, seeds: int, seed: int, progress: OnProgre
             "shift": shifts.get(candidate.level, "") if fitted else "",
             "compared_with": bench.compared_with(candidate, plan),
         }
+        if candidate.per_group and plan.by_group_on:
+            tested["fitted_on"] = plan.by_group_on
         found.append(shared | _scored(outcomes) | tested | _changed(bench, candidate, plan))
         found[-1]["seconds"] = time.perf_counter() - start
     progress(bench.task.name, len(found), len(found))
