@@ -11,6 +11,7 @@ import isotropy
 from isotropy.errors import InputError
 from isotropy.repairs import Center, Whiten
 from isotropy.sources.databases import DatabaseSink
+from isotropy.sources.flat import CompressedFile
 
 N_CHUNK = 1000
 KILLED = """
@@ -272,6 +273,36 @@ def test_files_go_to_a_new_table_and_back(database, vectors, tmp_path, rows):
         repair.transform(vectors),
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("kind", ["lance", "postgres"])
+def test_a_packed_file_is_streamed_into_a_table(
+    make_database, vectors, tmp_path, kind, rows, monkeypatch
+):
+    database = make_database(kind)
+    np.savez_compressed(tmp_path / "rows.npz", vectors=vectors[:1000])
+    source = isotropy.open(tmp_path / "rows.npz", chunk_rows=100)
+    assert len(source.chunks()) == 1
+    read, put, seen = CompressedFile.read, DatabaseSink.write_batch, []
+
+    def reading(self, *args):
+        for piece in read(self, *args):
+            seen.append("read")
+            yield piece
+
+    def putting(self, batch):
+        seen.append("written")
+        put(self, batch)
+        assert len(getattr(self, "parts", ())) <= 2  # tables that wait
+
+    monkeypatch.setattr(CompressedFile, "read", reading)
+    monkeypatch.setattr(DatabaseSink, "write_batch", putting)
+    monkeypatch.setattr("isotropy.sources.lance.CHUNK_BYTES", 2 * 100 * 4 * vectors.shape[1])
+    repair = Center().fit(vectors)
+    repair.write(source, database.table())
+    assert seen == ["read", "written"] * 10
+    found = rows(isotropy.open(database.table()))
+    assert np.allclose(found, repair.transform(vectors[:1000]), atol=1e-6)
 
 
 def test_a_width_that_does_not_fit_is_refused(database, vectors):

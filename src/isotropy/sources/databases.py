@@ -130,7 +130,6 @@ class DatabaseSink(Sink, ABC):
     """
 
     dtypes: ClassVar[tuple[str, ...]] = ("float16", "float32")
-    apart = False
     progress: Progress
     checksum: int
 
@@ -146,6 +145,7 @@ class DatabaseSink(Sink, ABC):
     ) -> None:
         self.address, self.name, self.like = address, name, like
         self.read = table_of(like)
+        self.apart = self.read is None
         dtype = dtype or ("float32" if like is None else like.dtype)
         super().__init__(
             str(address),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from isotropy.errors import InputError, one_line
 from isotropy.sources.addresses import Address
-from isotropy.sources.base import Batch, Source
+from isotropy.sources.base import CHUNK_BYTES, Batch, Source
 from isotropy.sources.columnar import Layout, carried, choose, matrix, width
 from isotropy.sources.databases import (
     MARK,
@@ -419,6 +419,7 @@ class LanceNewTable(LanceSink):
             dataset = _lance().dataset(self.part)
             if dataset.version != saved["version"]:  # a chunk that was not recorded
                 dataset.checkout_version(saved["version"]).restore()
+            self.version = _lance().dataset(self.part).version
         return found
 
     def put(self, rows: NDArray[Any], batch: Batch) -> None:
@@ -430,8 +431,16 @@ class LanceNewTable(LanceSink):
             )
         columns = dict(zip(others.column_names, others.columns, strict=True))
         self.parts.append(pa.table({**columns, self.column: self._lists(rows)}))
+        if sum(part.nbytes for part in self.parts) >= CHUNK_BYTES:
+            self._append()
 
     def save(self, progress: Progress) -> None:
+        self._append()
+        if self.exists:
+            _save(self.state, {"progress": str(progress), "version": self.version})
+
+    def _append(self) -> None:
+        """Write the rows that wait, in a version that counts once `save` has recorded it."""
         rows = pa.concat_tables(self.parts) if self.parts else None
         self.parts = []
         if rows is None or not rows.num_rows:
@@ -442,8 +451,7 @@ class LanceNewTable(LanceSink):
                 self.part,
                 mode="append" if self.exists else "create",
             )
-        self.exists = True
-        _save(self.state, {"progress": str(progress), "version": dataset.version})
+        self.exists, self.version = True, dataset.version
 
     def finish(self, progress: Progress) -> None:
         if self.named is None:

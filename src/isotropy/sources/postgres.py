@@ -343,7 +343,8 @@ class PostgresSink(DatabaseSink):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.staged: list[Any] = []  # keys of the chunk
+        self.ends: list[Any] = []  # the first and the last key of the chunk
+        self.n_staged = 0
         with _connected(self.address) as connection:
             self._look(connection)
 
@@ -462,11 +463,13 @@ class PostgresSink(DatabaseSink):
             cursor.copy(statement) as copy,
         ):
             copy.write(data)
-        self.staged += _plain(keys)
+        plain = _plain(keys)
+        self.ends = [*self.ends[:1], *plain[:1], *plain[-1:]] if plain else self.ends
+        self.n_staged += len(plain)
 
     def save(self, progress: Progress) -> None:
         with _errors(self.address, "; it resumes"):
-            if self.staged:
+            if self.n_staged:
                 self._move()
             self._record(progress)
             self.connection.commit()
@@ -483,9 +486,9 @@ class PostgresSink(DatabaseSink):
         else:
             query = sql.SQL("INSERT INTO {0} ({2}, {1}) SELECT key::{3}, vector FROM isotropy_rows")
         key, kind = sql.Identifier(self.key), sql.SQL(self.key_type)
-        ends = [sql.Literal(str(self.staged[i])) for i in (0, -1)]
+        ends = [sql.Literal(str(self.ends[i])) for i in (0, -1)]
         n_rows = self._run(query.format(self.table, self.field, key, kind, *ends)).rowcount
-        n_lost, self.staged = len(self.staged) - n_rows, []
+        n_lost, self.n_staged, self.ends = self.n_staged - n_rows, 0, []
         if n_lost:
             raise InputError(
                 f"{self.path!r} has changed: {n_lost} of its rows are gone. Open it again."
