@@ -92,7 +92,7 @@ def embed(
         common.warn_of_origin("embed", encoder.origin(treated), fitted)
         encoder = encoder.with_repair(fitted, treated)
     with warnings.catch_warnings(), ProgressBar("rows") as bar, using(progress=bar):
-        warnings.simplefilter("ignore", IsotropyWarning)  # their number is told below
+        warnings.filterwarnings("ignore", "Encoder: ", IsotropyWarning)  # their number comes below
         source = encoder.source(opened)
         source.text_column = "word" if os.path.splitext(out)[1] in WORD_FILES else None
         sink = open_target(

@@ -498,7 +498,7 @@ class PostgresSink(DatabaseSink):
         from psycopg import sql
 
         with _errors(self.address, "; it resumes"):
-            if self.replaces:
+            if _find(self.connection, self.address.table) is not None:
                 query = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
                 self._run(query.format(_identifier(self.address.table)))
             self._expect_replaceable(self.connection)  # others may have replaced it since
