@@ -230,6 +230,13 @@ def test_rare_losses_of_the_whole_score_are_not_missed(n):
     assert (np.array(limits) < 0.01).sum() <= scipy.stats.binom.isf(UNLIKELY, n_sets, 0.05)
 
 
+def test_a_gain_of_two_stages_is_a_gain():
+    gains = np.random.default_rng(0).random(200)
+    folds = [Fold(Mean(gains), Mean(np.zeros(200)), np.arange(200))]
+    assert loss_of(folds, whole=True) == loss_of(folds)
+    assert loss_of(folds).most < -0.4
+
+
 def test_codes_for_searches_are_refused_for_pairs():
     task = STS([(f"a{i}", f"b{i}") for i in range(60)], np.arange(60))
     X = np.random.default_rng(0).standard_normal((120, 16))
