@@ -481,6 +481,16 @@ def test_fidelity_is_the_share_of_neighbours_that_are_found_again():
         compress(X[:99])
 
 
+class Weighted(Binary):
+    """A codec with an array among its parameters."""
+
+    name = ""
+
+    def __init__(self, weights=None):
+        super().__init__()
+        self.weights = weights
+
+
 def test_names():
     rotated = Chain([Center(), Rotate("random")])
     assert repair_words(rotated) == "center + rotate(random)"
@@ -497,6 +507,7 @@ def test_names():
     assert code_words(two) == "binary, rescored by float32 (center), n_candidates=50"
     assert repair_words(Rotate("itq", random_state=2)) == "rotate(itq, random_state=2)"
     assert repair_words(Chain([Center()], normalize=True)) == "center, normalize=True"
+    assert code_words(Weighted(np.ones(3))) == "binary, weights=ndarray of shape (3,)"
 
 
 def test_codecs_of_one_width_share_what_is_fitted(monkeypatch):
