@@ -377,7 +377,7 @@ HEADER = (
     f"than float32. Codecs are fitted on the documents. Rotations are the mean of {SEEDS} seeds (0 "
     "to 2). Intervals are 95 %, by paired bootstrap over queries (2,000 draws, seed 0), and not "
     "adjusted for the number of codes. The frontier is of bytes in memory, bytes stored and score. "
-    "Aligned queries have the mean of the documents, by the mean of all queries. "
+    "Aligned queries are moved so that the mean of all queries is that of the documents. "
     "The verdict of `compress` (seed 0, margin 1 point) chooses on a third of the queries and "
     "tests on the others.",
     "",

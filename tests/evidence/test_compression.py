@@ -335,6 +335,8 @@ def test_codes_that_store_too_much_are_not_chosen():
     assert reverse.choice.n_bytes in (4, 8)
     with pytest.raises(InputError, match="max_stored_bytes must be at least 32, the bytes"):
         planned(losses, sizes, stored=stored, max_stored_bytes=31)
+    with pytest.raises(InputError, match=r"max_bytes must be at least 32, .* at most 40 bytes,"):
+        planned(losses, sizes, stored=stored, max_stored_bytes=40, max_bytes=20)
 
 
 def test_the_chosen_code_is_marked_and_not_another_of_its_name():
