@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from isotropy import linalg, repairs, sources
 from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar, base, bits, load, ranking
-from isotropy.errors import InputError, RepairFileError
+from isotropy.errors import InputError, IsotropyError, RepairFileError
 from isotropy.repairs import Center, Whiten, files
 from isotropy.testing import check_codec
 
@@ -347,14 +348,29 @@ def test_aligned_queries_have_the_mean_of_the_rows(tmp_path: Path) -> None:
             assert (one.search(Q, codes)[1] == wanted[2]).mean() > 0.99  # rounding may swap two
 
 
-def test_aligned_queries_need_queries(tmp_path: Path) -> None:
+def test_aligned_queries_need_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, path = rows(), tmp_path / "codec.safetensors"
     with pytest.raises(InputError, match="queries must be given with align_queries=True"):
         Binary(align_queries=True).fit(X)
     with pytest.raises(InputError, match="queries need align_queries=True"):
         Binary().fit(X, queries=X)
-    with pytest.raises(InputError, match=r"has 5 features, but .* is expecting 37"):
-        Binary(align_queries=True).fit(X, queries=X[:, :5])
+    aligned = Binary(align_queries=True)
+    for message, queries in (
+        ("queries must have 37 features, as X has, got 5", X[:, :5]),
+        (r"queries must be finite, got NaN in 500 rows \(first: 0", X * np.nan),
+        ("queries must have rows", X[:0]),
+        (r"queries must be two-dimensional.* queries.reshape\(1, -1\) for one row", X[0]),
+        ("queries must be dense, got a sparse matrix.* use queries.toarray", csr_array(X)),
+    ):
+        with pytest.raises(IsotropyError, match=f"^Binary: {message}"):
+            aligned.fit(X, queries=queries)
+    with pytest.raises(InputError, match=r"^Binary: X must be finite"):
+        aligned.fit(X * np.nan, queries=X)
+    monkeypatch.setattr(base, "reduce", lambda *_: pytest.fail("read rows"))
+    for codec in (Binary(), Binary(align_queries="yes"), Binary(align_queries=True, n_dims=99)):
+        with pytest.raises(InputError, match=r"align_queries|n_dims"):
+            codec.fit(X, queries=X)
+    monkeypatch.undo()
     with pytest.raises(InputError, match="Set align_queries of Rescored"):
         Rescored(coarse=Binary(align_queries=True)).fit(X)
     header, tensors = Binary(align_queries=True).fit(X, queries=X).content()

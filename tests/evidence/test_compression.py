@@ -230,6 +230,13 @@ def test_rare_losses_of_the_whole_score_are_not_missed(n):
     assert (np.array(limits) < 0.01).sum() <= scipy.stats.binom.isf(UNLIKELY, n_sets, 0.05)
 
 
+def test_a_gain_of_two_stages_is_a_gain():
+    gains = np.random.default_rng(0).random(200)
+    folds = [Fold(Mean(gains), Mean(np.zeros(200)), np.arange(200))]
+    assert loss_of(folds, whole=True) == loss_of(folds)
+    assert loss_of(folds).most < -0.4
+
+
 def test_codes_for_searches_are_refused_for_pairs():
     task = STS([(f"a{i}", f"b{i}") for i in range(60)], np.arange(60))
     X = np.random.default_rng(0).standard_normal((120, 16))
@@ -328,6 +335,8 @@ def test_codes_that_store_too_much_are_not_chosen():
     assert reverse.choice.n_bytes in (4, 8)
     with pytest.raises(InputError, match="max_stored_bytes must be at least 32, the bytes"):
         planned(losses, sizes, stored=stored, max_stored_bytes=31)
+    with pytest.raises(InputError, match=r"max_bytes must be at least 32, .* at most 40 bytes,"):
+        planned(losses, sizes, stored=stored, max_stored_bytes=40, max_bytes=20)
 
 
 def test_the_chosen_code_is_marked_and_not_another_of_its_name():
@@ -474,6 +483,16 @@ def test_fidelity_is_the_share_of_neighbours_that_are_found_again():
         compress(X[:99])
 
 
+class Weighted(Binary):
+    """A codec with an array among its parameters."""
+
+    name = ""
+
+    def __init__(self, weights=None):
+        super().__init__()
+        self.weights = weights
+
+
 def test_names():
     rotated = Chain([Center(), Rotate("random")])
     assert repair_words(rotated) == "center + rotate(random)"
@@ -490,6 +509,7 @@ def test_names():
     assert code_words(two) == "binary, rescored by float32 (center), n_candidates=50"
     assert repair_words(Rotate("itq", random_state=2)) == "rotate(itq, random_state=2)"
     assert repair_words(Chain([Center()], normalize=True)) == "center, normalize=True"
+    assert code_words(Weighted(np.ones(3))) == "binary, weights=ndarray of shape (3,)"
 
 
 def test_codecs_of_one_width_share_what_is_fitted(monkeypatch):

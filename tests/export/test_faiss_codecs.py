@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from isotropy import examples, export
 from isotropy.codecs import Binary, Faiss, Float, Rescored, Scalar
@@ -164,3 +165,26 @@ def test_what_faiss_cannot_run_is_refused_in_one_line():
         export.faiss(Binary().fit(X), "HNSW32,Flat")
     with pytest.raises(TypeError, match="has a map for every cluster"):
         export.faiss(Binary(repair=ClusterRemoval(n_clusters=3)).fit(X))
+
+
+def test_codecs_that_are_not_fitted_are_refused():
+    for codec in (Binary(), Rescored()):
+        with pytest.raises(NotFittedError, match=f"This {type(codec).__name__} .* is not fitted"):
+            export.faiss(codec)
+
+
+def test_verify_says_what_a_file_is_if_it_is_another(tmp_path):
+    X = generated(N, D, 1.0)
+    one, two, other = Binary().fit(X), Rescored().fit(X), Binary().fit(X[:, :8])
+    for name, codec in {"one": one, "two": two, "other": other}.items():
+        export.faiss(codec, out=tmp_path / name)
+    for repair, name, message in (
+        (two, "one", "an IndexRefine, got an IndexPreTransform"),
+        (one, "two", "an IndexPreTransform, got an IndexRefine"),
+        (Center().fit(X), "two", "an IndexPreTransform, got an IndexRefine"),
+        (one, "other", f"of rows of {D} dimensions, got one of 8"),
+    ):
+        with pytest.raises(InputError, match=f"^export.verify: out must be .*{message}"):
+            export.verify(repair, tmp_path / name, to="faiss")
+    with pytest.raises(InputError, match=f"^X has 5 features, but export.verify is expecting {D}"):
+        export.verify(two, tmp_path / "two", to="faiss", X=X[:, :5])

@@ -67,7 +67,8 @@ def compress(
     max_stored_bytes: Annotated[
         int | None,
         Option(
-            help="Leave out codes that store more bytes per vector, on disk or in memory.",
+            help="Choose only among codes that store at most this many bytes per vector, in "
+            "memory and on disk together.",
             min=1,
             show_default=False,
         ),
@@ -89,9 +90,9 @@ def compress(
     """Find the smallest code of vectors that loses little on a task.
 
     Tries int8, int4 and binary codes, of all dimensions or half of the principal components, as
-    they are, centred, and rotated. Bits are also tried with float queries, and rescored by int8;
-    rotated codes also with queries that are moved to the mean of the documents. Each is compared
-    with float32 on the same items.
+    they are, centred, and rotated. In searches, bits are also tried with float queries, and
+    rescored by int8; with --task retrieval, rotated codes also with queries that are moved to the
+    mean of the documents. Each is compared with float32 on the same items.
 
     A third of the items, or the training part, chooses a code of each size. The others test these
     from the largest to the smallest. The answer is the smallest that is shown, with 95 %

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -96,8 +97,9 @@ class Codec(BaseEstimator, ABC):
         """
         source = as_source(X)
         kept = open_checkpoint(checkpoint)
+        self._prepare(source, queries is not None)  # before rows are read
         with using(engine):
-            shift = None if queries is None else mean_shift(source, as_source(queries), kept)
+            shift = None if queries is None else mean_shift(source, _open_queries(queries), kept)
             return self._learn(source, kept, shift)
 
     def _learn(
@@ -107,18 +109,22 @@ class Codec(BaseEstimator, ABC):
         shift: Floats | None = None,
         **shared: Any,
     ) -> Self:
-        self.n_features_in_ = source.n_features
-        self._check_params()
-        if self.align_queries and shift is None:
-            raise InputError(
-                "queries must be given with align_queries=True, got none. Give a sample of them."
-            )
-        if shift is not None and not self.align_queries:
-            raise InputError("queries need align_queries=True, got False. Set it, or omit them.")
+        self._prepare(source, shift is not None)
         self.n_samples_seen_ = self.fit_source(source, checkpoint, **shared)
         self.query_shift_ = shift
         self.origin_ = Origin.from_dict(source.origin())
         return self
+
+    def _prepare(self, source: Source, with_queries: bool) -> None:
+        """Take over the width of the rows, and raise if a parameter is not valid."""
+        self.n_features_in_ = source.n_features
+        self._check_params()
+        if self.align_queries and not with_queries:
+            raise InputError(
+                "queries must be given with align_queries=True, got none. Give a sample of them."
+            )
+        if with_queries and not self.align_queries:
+            raise InputError("queries need align_queries=True, got False. Set it, or omit them.")
 
     def encode(
         self,
@@ -452,9 +458,32 @@ def split_off(prefix: str, tensors: Tensors) -> Tensors:
 
 def mean_shift(source: Source, queries: Source, checkpoint: Checkpoint | None = None) -> Floats:
     """What moves the mean of queries to that of rows."""
-    checks.width(queries.n_features, source.n_features)
-    means = [reduce(one, [Moments()], checkpoint).states[0].mean for one in (source, queries)]
-    return np.asarray(means[0] - means[1], dtype=np.float64)
+    if queries.n_features != source.n_features:
+        raise InputError(
+            f"queries must have {source.n_features} features, as X has, got {queries.n_features}. "
+            "Check the encoder."
+        )
+    (rows,) = reduce(source, [Moments()], checkpoint).states
+    with _about_queries():
+        (asked,) = reduce(queries, [Moments()], checkpoint).states
+    return np.asarray(rows.mean - asked.mean, dtype=np.float64)
+
+
+def _open_queries(queries: Any) -> Source:
+    with _about_queries():
+        return as_source(queries)
+
+
+@contextlib.contextmanager
+def _about_queries() -> Iterator[None]:
+    """What is said of X within is said of queries."""
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        kind = InputTypeError if isinstance(error, InputTypeError) else InputError
+        if not (text := str(error)).startswith("X "):
+            raise
+        raise kind(text.replace("X ", "queries ", 1).replace("X.", "queries.")) from error
 
 
 def as_given(values: Array, X: Any) -> Array:

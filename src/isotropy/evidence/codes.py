@@ -17,7 +17,7 @@ from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar
 from isotropy.codecs.base import mean_shift
 from isotropy.codecs.repaired import RepairedCodec, Shared
 from isotropy.engines import reduce
-from isotropy.errors import InputError
+from isotropy.errors import InputError, brief
 from isotropy.evidence.bench import NO_ITEMS, Bench, Evaluation, Plan, exclusion_note
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import NONE, SENTENCE, Integers, as_candidate
@@ -116,8 +116,12 @@ def code_words(codec: Codec) -> str:
 def _changed(part: Codec | Repair) -> list[str]:
     """The parameters that are not at their default, and that no other words are for."""
     usual = {name: one.default for name, one in signature(type(part)).parameters.items()}
-    given = part.get_params(deep=False)
-    return [f"{k}={v}" for k, v in given.items() if k not in IN_WORDS and v != usual[k]]
+    given = {k: v for k, v in part.get_params(deep=False).items() if k not in IN_WORDS}
+    return [f"{k}={_value(v)}" for k, v in given.items() if repr(v) != repr(usual[k])]
+
+
+def _value(value: Any) -> str:
+    return str(value) if np.isscalar(value) else brief(value)
 
 
 def _kind(codec: Codec) -> str:

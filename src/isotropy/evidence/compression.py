@@ -267,7 +267,7 @@ def compress(
     max_bytes : int, optional
         Ask the reverse question: the best code of at most this many bytes in memory, and its loss.
     max_stored_bytes : int, optional
-        Leave out codes that store more, with what a second stage reads.
+        Choose only among codes that store at most this many bytes, with what a second stage reads.
     fit_on : list of texts, optional
         What codecs are fitted on. By default the corpus, or the text of the other items.
     transductive : bool
@@ -340,7 +340,7 @@ def compress(
     results, folds = _results(setting, tried, seed, progress or no_progress)
     allowed = _small_enough(results, max_stored_bytes)
     considered = [results[i] for i in allowed], [folds[i] for i in allowed]
-    found = Verdict(setting, *considered, margin * POINT, max_bytes).found()
+    found = Verdict(setting, *considered, margin * POINT, max_bytes, max_stored_bytes).found()
     choice = found["choice"]
     return Compression(
         **found,
@@ -465,6 +465,7 @@ class Verdict:
     folds: list[list[Fold]]  # of each result, on the tested items
     margin: float  # a fraction
     max_bytes: int | None
+    max_stored_bytes: int | None  # which all results keep to
 
     def found(self) -> dict[str, Any]:
         """verdict, choice, reason and items_needed of a `Compression`."""
@@ -524,9 +525,11 @@ class Verdict:
         small = [result for result in self.results if result.n_bytes <= max_bytes]
         known = [result for result in small if not math.isnan(result.chosen_loss.value)]
         if not known:
-            least = min(result.n_bytes for result in self.results)
+            least, stored = min(result.n_bytes for result in self.results), ""
+            if self.max_stored_bytes is not None:
+                stored = f" that stores at most {self.max_stored_bytes} bytes"
             raise InputError(
-                f"max_bytes must be at least {least}, the bytes of the smallest code, got "
+                f"max_bytes must be at least {least}, the bytes of the smallest code{stored}, got "
                 f"{max_bytes}. Allow more, or try other codecs."
             )
         choice = min(known, key=lambda r: (r.chosen_loss.value, r.sizes))

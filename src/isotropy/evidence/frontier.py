@@ -43,16 +43,16 @@ def loss_of(folds: Sequence[Fold], seed: int = 0, *, whole: bool = False) -> Los
     """
     ends = quantiles(folds, [LEVEL / 2, LEVEL, 1 - LEVEL, 1 - LEVEL / 2], seed=seed)
     low, least, most, high = (0.0 - end for end in reversed(ends))
-    return Loss(
-        0.0 - difference(folds), (low, high), least, max(most, unseen(folds) if whole else most)
-    )
+    if whole:
+        most = max(most, unseen(folds))
+    return Loss(0.0 - difference(folds), (low, high), least, most)
 
 
 def unseen(folds: Sequence[Fold]) -> float:
     """The largest loss that n groups miss in 5 % of cases, if each loss is of the whole score.
 
-    That is 1 - 0.05^(1/n) of the score, about 3/n. 0 if enough groups differ to see how losses
-    vary, and for scores that are no means.
+    That is 1 - 0.05^(1/n) of the score, about 3/n. Minus infinity, which limits nothing, if enough
+    groups differ to see how losses vary, and for scores that are no means.
 
     Examples
     --------
@@ -62,10 +62,10 @@ def unseen(folds: Sequence[Fold]) -> float:
     """
     pairs = [(fold.system, fold.baseline, fold.groups) for fold in folds]
     if not all(isinstance(a, Mean) and isinstance(b, Mean) for a, b, _ in pairs):
-        return 0.0
+        return -math.inf
     differing = [groups[a.per_item != b.per_item] for a, b, groups in pairs]  # type: ignore[attr-defined]
     if len(np.unique(np.concatenate(differing))) >= FEW:
-        return 0.0
+        return -math.inf
     n_groups = len(np.unique(np.concatenate([fold.groups for fold in folds])))
     score = float(np.mean([fold.baseline.value for fold in folds]))
     share: float = 1 - LEVEL ** (1 / n_groups)

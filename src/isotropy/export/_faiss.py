@@ -64,8 +64,30 @@ def read(path: Any) -> Any:
         raise InputError(f"index must be a faiss index, but {quoted(path)} {error}") from error
 
 
+def stages(index: Any) -> tuple[Any, Any]:
+    """The indexes of an exported codec of two stages."""
+    expect_kind(index, faiss.IndexRefine)
+    return index.base_index, index.refine_index
+
+
+def expect_kind(index: Any, kind: type[Any]) -> None:
+    """Raise unless an exported index is of this kind."""
+    found = type(faiss.downcast_index(index))
+    if found is not kind:
+        raise InputError(
+            f"out must be what was exported, an {kind.__name__}, got an {found.__name__}. Check "
+            "the file, or export it again."
+        )
+
+
 def apply(index: Any, rows: Rows, n_transforms: int | None = None) -> Rows:
     """What the chain of an exported index, or the first transforms of it, makes of raw rows."""
+    expect_kind(index, faiss.IndexPreTransform)
+    if index.d != rows.shape[1]:
+        raise InputError(
+            f"out must be an index of rows of {rows.shape[1]} dimensions, got one of {index.d}. "
+            "Export it again."
+        )
     for transform in transforms(index)[:n_transforms]:
         rows = transform.apply(rows)
     return rows

@@ -6,6 +6,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from isotropy.codecs import Binary, Codec, Faiss, Float, Rescored, Scalar
 from isotropy.codecs.faiss import parts
@@ -21,6 +22,7 @@ N_FOUND = 10  # results for which a refined index takes as many candidates as it
 
 def exported(codec: Codec, out: Any, overwrite: bool) -> Any:
     """See `isotropy.export.faiss`."""
+    check_is_fitted(codec)
     check_target({"out": out}, overwrite=overwrite)
     index = refined(codec) if isinstance(codec, Rescored) else behind_transforms(codec)
     if codec.align_queries:

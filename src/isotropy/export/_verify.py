@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from isotropy import checks, linalg
 from isotropy.codecs import Codec, Rescored
@@ -89,13 +90,17 @@ def verify(repair: Repair | Codec, out: Any, to: str, model: Any = None, X: Any 
 def _verify_codec(codec: Any, out: Any, X: Any) -> Verified:
     with needs("faiss", "faiss"):
         from isotropy.export import _faiss, _faiss_codecs
+    check_is_fitted(codec)
+    given = None if X is None else np.asarray(X, dtype=np.float32)
+    if given is not None:
+        checks.width(checks.matrix(given).shape[1], codec.n_features_in_)
     index = _faiss.read(out)
     pairs = [(codec, index)]
     if isinstance(codec, Rescored):
-        pairs = [(codec.coarse_, index.base_index), (codec.fine_, index.refine_index)]
+        pairs = list(zip((codec.coarse_, codec.fine_), _faiss.stages(index), strict=True))
     found = []
     for one, its_index in pairs:
-        rows = _rows_like(one) if X is None else np.asarray(X, dtype=np.float32)
+        rows = _rows_like(one) if given is None else given
         n_transforms = len(_faiss_codecs.to_space(one))
         found.append(compared(_faiss.apply(its_index, rows, n_transforms), one.space(rows)))
     return max(found, key=lambda verified: verified.largest)
