@@ -13,6 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
@@ -155,6 +156,24 @@ def column_sums(X: Array, w: Array | None = None) -> Array:
         sums = xp.reshape(w[:whole], (-1, 1, SUMMED_ROWS)) @ parts
         total = total + xp.sum(sums[:, 0], axis=0, dtype=xp.float64)
     return total
+
+
+def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -> Array:
+    """sum w_i x_i over the rows of each label, in float64, of shape (n_labels, n_features).
+
+    On the CPU 256 rows at a time are summed in their own dtype.
+    """
+    xp = namespace(X)
+    if w is None:
+        w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
+    if is_tensor(X):
+        member = xp.astype(labels[:, None] == index(np.arange(n_labels), X), X.dtype)
+        return double((member * w[:, None]).T @ X)
+    n_rows, n_parts = len(X), -(-len(X) // SUMMED_ROWS)
+    codes = labels + n_labels * (np.arange(n_rows) // SUMMED_ROWS)
+    shape = (n_parts * n_labels, n_rows)
+    sums = scipy.sparse.csc_array((w, codes, np.arange(n_rows + 1)), shape=shape) @ X
+    return sums.reshape(n_parts, n_labels, -1).sum(axis=0, dtype=np.float64)
 
 
 def squared_norms(X: Array) -> Array:
@@ -304,10 +323,13 @@ def gram_eigh(
 
 def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
     """(index of the nearest centroid, squared distance to it) for every row."""
-    xp = namespace(X)
     origin = centroids.mean(0)
-    Y = X - origin
-    C = centroids - origin
+    return nearest_about(X - origin, centroids - origin)
+
+
+def nearest_about(Y: Array, C: Array) -> tuple[Array, Array]:
+    """`nearest` for rows and centroids less a point in the middle of the centroids."""
+    xp = namespace(Y)
     exponent = exponent_of(largest(C))
     exponent = exponent if abs(exponent) > USUAL else 0
     labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))

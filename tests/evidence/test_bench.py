@@ -389,4 +389,4 @@ def test_documents_that_are_queries_too_are_repaired():
     evaluation = plan.evaluations[0]
     repair = evaluation.fits.fitted(Candidate("center"))
     expected = task.score(repair.transform(X.astype(np.float32)), evaluation.items).value
-    assert tried.outcome(Candidate("center"), evaluation).value == pytest.approx(expected)
+    assert tried.outcomes(Candidate("center"), plan)[0].value == pytest.approx(expected)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -241,23 +241,33 @@ class Bench:
 
     # How candidates score
 
-    def outcome(self, candidate: Candidate, evaluation: Evaluation, seed: int = 0) -> Outcome:
-        """The outcome of a candidate on the items of an evaluation."""
-        texts = self.task.texts_of(evaluation.items)
-        texts = np.union1d(texts, getattr(self.task, "documents", self.task.background))
-        learns = self.task.supervised or (candidate.scorer and len(evaluation.train))
-        train = evaluation.train if learns else None
-        if train is not None:
-            texts = np.union1d(texts, self.task.texts_of(train))
-        repair = evaluation.fits.fitted(candidate, seed)
-        rows = self.space.repaired(repair, candidate.level, texts, self._groups_of(texts))
-        scorer = {"scorer": candidate.scorer} if candidate.scorer else {}
-        return self.task.score(rows, evaluation.items, train, **scorer)
-
     def outcomes(self, candidate: Candidate, plan: Plan, seeds: int = 1) -> list[Outcome]:
         """One outcome per evaluation, and per seed if the candidate depends on it."""
-        runs = product(range(seeds if candidate.seeded else 1), plan.evaluations)
-        return [self.outcome(candidate, evaluation, seed) for seed, evaluation in runs]
+        found: list[Outcome] = []
+        for seed in range(seeds if candidate.seeded else 1):
+            for _, alike in groupby(plan.evaluations, key=lambda evaluation: id(evaluation.fits)):
+                found += self._with_same_fits(candidate, list(alike), seed)
+        return found
+
+    def _with_same_fits(
+        self, candidate: Candidate, evaluations: list[Evaluation], seed: int
+    ) -> list[Outcome]:
+        """The outcomes of evaluations with the same fits, whose texts are repaired once."""
+        parts = [
+            (part.items, part.train if self._learns(candidate, part) else None)
+            for part in evaluations
+        ]
+        used = np.concatenate([part for pair in parts for part in pair if part is not None])
+        documents = getattr(self.task, "documents", self.task.background)
+        texts = np.union1d(self.task.texts_of(used), documents)
+        repair = evaluations[0].fits.fitted(candidate, seed)
+        rows = self.space.repaired(repair, candidate.level, texts, self._groups_of(texts))
+        scorer = {"scorer": candidate.scorer} if candidate.scorer else {}
+        return [self.task.score(rows, *part, **scorer) for part in parts]
+
+    def _learns(self, candidate: Candidate, evaluation: Evaluation) -> bool:
+        """Whether the items to train on are used."""
+        return self.task.supervised or bool(candidate.scorer and len(evaluation.train))
 
     def compared_with(self, candidate: Candidate, plan: Plan) -> str:
         """Which texts the candidate's scorer compares documents with, in words."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 1 << 26
-PICKED_ELEMENTS = 1 << 22  # of a chunk of picked rows: 16 MB of float32
+PICKED_ELEMENTS = 1 << 23  # of a chunk of picked rows: 32 MB of float32
 
 
 def default_rows(n_features: int) -> int:

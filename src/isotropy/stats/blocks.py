@@ -69,7 +69,8 @@ class BlockSums(Statistic):
         if self.origin is not None:
             return self
         origin = Moments().settled(rows).origin
-        apart = linalg.largest(linalg.double(rows) - linalg.place(origin, rows))
+        first = linalg.double(next(linalg.blocks(linalg.native(rows)))[1])
+        apart = linalg.largest(first - linalg.place(origin, first))
         return type(self)(self.n_samples, origin, linalg.exponent_of(apart))
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:

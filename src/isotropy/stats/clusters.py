@@ -13,10 +13,10 @@ from isotropy.checks import Array
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
-from isotropy.stats.moments import Moments
+from isotropy.stats.moments import Moments, exact_products
 from isotropy.stored import HALF_THE_DIGITS, Field
 
-EXACT_SUMS = 1 << 26  # multiply-adds an update may spend on float64 sums of float32 rows
+EXACT_SUMS = 1 << 24  # multiply-adds an update may spend on float64 sums of float32 rows
 
 
 class _PerCluster(Statistic):
@@ -72,21 +72,19 @@ class ClusterSums(_PerCluster):
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         xp = linalg.namespace(X)
         centroids = linalg.like(self.centroids - self.origin, X)
-        clusters = linalg.like(np.arange(len(self.centroids)), X)
         exact = X.shape[0] * self.centroids.size < EXACT_SUMS
-        origin = linalg.like(self.origin, X)
+        origin, n_clusters = linalg.like(self.origin, X), len(self.centroids)
         sums = [linalg.zeros(shape, X) for shape in (self.weight.shape, self.total.shape, ())]
         for _, rows, weight in linalg.blocks(X, w):
             Y = rows - origin
-            labels, distances = linalg.nearest(Y, centroids)
+            labels, distances = linalg.nearest_about(Y, centroids)
             Y = double(Y) if exact else Y
-            weight = None if weight is None else linalg.like(weight, Y)
-            member = xp.astype(labels[:, None] == clusters, Y.dtype)
-            if weight is not None:
-                member, distances = member * weight[:, None], distances * weight
-            sums[0] += double(member.sum(0))
-            sums[1] += double(member.T @ Y)
-            sums[2] += double(distances).sum()
+            if weight is None:
+                weight = xp.ones_like(distances)
+            weight = linalg.like(weight, Y)
+            sums[0] += linalg.label_sums(weight[:, None], labels, n_clusters)[:, 0]
+            sums[1] += linalg.label_sums(Y, labels, n_clusters, weight)
+            sums[2] += (double(distances) * double(weight)).sum()
         weight, total, inertia = map(linalg.to_numpy, sums)
         self.weight, self.total = self.weight + weight, self.total + total
         self.inertia += float(inertia)
@@ -155,7 +153,7 @@ class ClusterMoments(_PerCluster):
         return self
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        centroids = linalg.like(self.centroids, X)
+        centroids, exact = linalg.like(self.centroids, X), exact_products(X)
         labels = np.concatenate(
             [linalg.to_numpy(linalg.nearest(rows, centroids)[0]) for _, rows, _ in linalg.blocks(X)]
         )
@@ -163,7 +161,7 @@ class ClusterMoments(_PerCluster):
             members = np.flatnonzero(labels == i)
             if len(members):
                 rows = X[linalg.index(members, X)]
-                cluster.update(rows, None if w is None else w[members])
+                cluster._add_rows(rows, None if w is None else w[members], exact)
 
     def _multiply(self, factor: float) -> None:
         for cluster in self.clusters:

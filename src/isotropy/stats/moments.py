@@ -196,9 +196,11 @@ class Moments(Statistic):
         return np.asarray(linalg.to_numpy(origin), dtype=np.float64)
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
+        self._add_rows(X, w, exact_products(X))
+
+    def _add_rows(self, X: Array, w: NDArray[Any] | None, exact: bool) -> None:
         if self.origin is None:
             self.origin = self.settled(X).origin
-        exact = X.shape[0] * X.shape[1] ** 2 < EXACT_PRODUCTS
         sums = RawSums.none(self._origin, self.exponent, X)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             for _, rows, weight in linalg.blocks(X, w):
@@ -284,7 +286,9 @@ class Moments(Statistic):
         third_2, fourth_2 = moved(-gap * (first / whole), second, within_2, third_2, fourth_2)
         self.exponent, self.weight = exponent, whole
         self.total = total + total_2 + second * apart
-        self.within = within + within_2 + (first * (second / whole) * gap)[:, None] * gap
+        self.within = (first * (second / whole) * gap)[:, None] * gap
+        self.within += within
+        self.within += within_2
         self.third, self.fourth = third + third_2, fourth + fourth_2
 
     def _divided_by(self, exponent: int, names: tuple[str, ...], place: Any) -> list[Array]:
@@ -292,6 +296,11 @@ class Moments(Statistic):
         e = exponent - self.exponent
         arrays = [linalg.scaled(place(getattr(self, n)), k * e) for k, n in enumerate(names, 1)]
         return [*arrays, linalg.scaled(place(self.fourth) if e else self.fourth, 4 * e)]
+
+
+def exact_products(X: Array) -> bool:
+    """Whether products of float32 rows are made in float64."""
+    return bool(X.shape[0] * X.shape[1] ** 2 < EXACT_PRODUCTS)
 
 
 @dataclass
@@ -343,18 +352,19 @@ class RawSums:
         """The moments, with these sums about their own mean."""
         total, products = self.total, self.products
         xp, shift = linalg.namespace(total), total / self.weight
-        within = products - total[:, None] * shift
+        within, turned = total[:, None] * -shift, products @ shift
+        within += products
         left, whole = xp.linalg.diagonal(within), xp.linalg.diagonal(products)
         constant = left <= CANCELLED * whole
         if bool(constant.any()):
             within[constant, :], within[:, constant] = 0.0, 0.0
         trace, length = whole.sum(), shift @ shift
-        moments.third = self.third - 2 * (products @ shift)
+        moments.third = self.third - 2 * turned
         moments.third += (2 * self.weight * length - trace) * shift
         moments.fourth = (
             self.fourth
             - 4 * (shift @ self.third)
-            + 4 * (shift @ (products @ shift))
+            + 4 * (shift @ turned)
             + length * (2 * trace - 3 * self.weight * length)
         )
         moments.near, moments.exponent, moments.weight = self.origin, self.exponent, self.weight
