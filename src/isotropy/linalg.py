@@ -161,7 +161,7 @@ def column_sums(X: Array, w: Array | None = None) -> Array:
 def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -> Array:
     """sum w_i x_i over the rows of each label, in float64, of shape (n_labels, n_features).
 
-    On the CPU 256 rows at a time are summed in their own dtype.
+    On the CPU 256 rows at a time, or as many as there are labels, are summed in their own dtype.
     """
     xp = namespace(X)
     if w is None:
@@ -169,11 +169,11 @@ def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -
     if is_tensor(X):
         member = xp.astype(labels[:, None] == index(np.arange(n_labels), X), X.dtype)
         return double((member * w[:, None]).T @ X)
-    n_rows, n_parts = len(X), -(-len(X) // SUMMED_ROWS)
-    codes = labels + n_labels * (np.arange(n_rows) // SUMMED_ROWS)
-    shape = (n_parts * n_labels, n_rows)
-    sums = scipy.sparse.csc_array((w, codes, np.arange(n_rows + 1)), shape=shape) @ X
-    return sums.reshape(n_parts, n_labels, -1).sum(axis=0, dtype=np.float64)
+    parts = np.arange(len(X)) // max(SUMMED_ROWS, n_labels)
+    shape = ((int(parts[-1]) + 1) * n_labels, len(X))
+    codes = (w, labels + n_labels * parts, np.arange(len(X) + 1))
+    sums = scipy.sparse.csc_array(codes, shape=shape) @ X
+    return sums.reshape(-1, n_labels, X.shape[1]).sum(axis=0, dtype=np.float64)
 
 
 def squared_norms(X: Array) -> Array:
