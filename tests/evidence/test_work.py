@@ -1,4 +1,4 @@
-"""How much `advise` computes: passes over rows, fits, products and repaired rows, without a clock."""
+"""How much `advise` computes: passes, fits, products and repaired rows, without a clock."""
 
 from collections import Counter
 
