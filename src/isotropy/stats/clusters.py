@@ -99,6 +99,11 @@ class ClusterMoments(_PerCluster):
     centroids : array of shape (n_clusters, n_features)
         Each cluster's moments are summed about its centroid.
 
+    Notes
+    -----
+    Products of float32 rows are float64 in updates of less than 2^31 multiply-adds for all clusters
+    together, otherwise float32 within a block: see `Moments`.
+
     Examples
     --------
     >>> import numpy as np
