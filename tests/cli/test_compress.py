@@ -56,6 +56,9 @@ def test_vectors_in_the_order_of_files_are_those_of_the_texts(search):
     for place in (0, 1, 2, 148):
         row = int(task.corpus[place].split()[-1])
         assert (X[task.documents[place]] == documents[row]).all()
+    without_blanks = task.arranged(documents[task.corpus_rows], queries)  # as `embed` writes them
+    assert len(task.corpus_rows) < len(documents)
+    assert (without_blanks == X).all()
     part = task.subset([3, 5])
     assert (
         part.arranged(documents, queries)[part.members[:, 0]] == X[task.members[[3, 5], 0]]

@@ -294,7 +294,7 @@ def test_not_enough_for_a_smaller_one_is_said_beside_what_holds():
     X[: task.n_items, N_DOCUMENTS : 2 * N_DOCUMENTS] = X[: task.n_items, :N_DOCUMENTS]
     found = compress(X, task, [Planned(1, 32), Planned(2, 8)])
     assert (found.verdict, found.choice.n_bytes) == ("use", 32)
-    assert f"for a smaller one: the loss of {found.results[1].name} (8 bytes) is" in found.reason
+    assert f"for the next one: the loss of {found.results[1].name} (8 bytes) is" in found.reason
 
 
 def test_few_independent_groups_decide_nothing():

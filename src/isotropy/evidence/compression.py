@@ -516,7 +516,7 @@ class Verdict:
         else:
             needed = None
             more += f", which is too near {points} to tell."
-        start = "Not enough items:" if choice is None else "Not enough items for a smaller one:"
+        start = "Not enough items:" if choice is None else "Not enough items for the next one:"
         reason.append(f"{start} {more}")
         return _verdict(UNDECIDED if choice is None else USE, choice, " ".join(reason), needed)
 

@@ -159,7 +159,8 @@ def _key_column(table: Any, asked: str | None, path: str) -> str:
     if not names:
         raise InputError(
             f"{path!r} must hold words or texts beside the vectors, got vectors only. Save both "
-            "in a .parquet, .jsonl, .csv or word2vec file, or as vectors.npy and words.txt."
+            "in a .parquet, .jsonl, .csv or word2vec file, or as vectors.npy and words.txt; for a "
+            "search, give the queries' vectors with --query-vectors."
         )
     if len(found) != 1:
         raise InputError(

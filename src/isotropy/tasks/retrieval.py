@@ -89,6 +89,7 @@ class Retrieval(Task):
         self.corpus = list(documents)
         self.corpus_rows: Integers = np.arange(len(documents))
         self.n_entries = {"documents": len(documents), "queries": len(queries)}  # of its files
+        self.n_blank = 0  # documents of its files that have no text
         parts = None if part is None else labels(part, "part", len(queries))[kept].tolist()
         super().__init__([(queries[i],) for i in kept], parts, name)
         self.relevance = relevance[kept]
@@ -106,7 +107,8 @@ class Retrieval(Task):
         Cranfield and Medline, in SMART's format, are read as they come.
         """
         corpus, queries, qrels = _tables(source)
-        documents = {key: text for key, text in _documents(corpus) if text}
+        entries = list(_documents(corpus))
+        documents = {key: text for key, text in entries if text}
         numbers = {key: number for number, key in enumerate(documents)}
         texts = queries.texts(*queries.choose(*QUERY_TEXTS))
         asked = dict(zip(_ids(queries), (text for (text,) in texts), strict=True))
@@ -126,7 +128,8 @@ class Retrieval(Task):
             name or corpus.name,
         )
         task.n_unlabelled = len(asked) - len({query for _, query in items}) + task.n_unlabelled
-        task.n_entries = {"documents": len(_ids(corpus)), "queries": len(_ids(queries))}
+        task.n_entries = {"documents": len(entries), "queries": len(_ids(queries))}
+        task.n_blank = sum(not text for _, text in entries)
         places = {key: place for place, key in enumerate(_ids(corpus))}
         task.corpus_rows = np.array([places[key] for key in documents])
         places = {key: place for place, key in enumerate(_ids(queries))}
@@ -140,13 +143,18 @@ class Retrieval(Task):
         ----------
         documents, queries : arrays of shape (n_samples, n_features)
             With a row for each document and each query of the files that the task was read from,
-            including those that are left out; or of the lists that it was made of.
+            including those that are left out; or of the lists that it was made of. Documents
+            without text may be missing, as `isotropy embed` leaves them out.
         """
+        n_documents, places = self.n_entries["documents"], self.corpus_rows
+        if len(documents) == len(places) == n_documents - self.n_blank:
+            n_documents, places = len(places), np.arange(len(places))
+        wanted = {"documents": n_documents, "queries": self.n_entries["queries"]}
         for rows, name in ((documents, "documents"), (queries, "queries")):
-            if rows.shape != (self.n_entries[name], documents.shape[1]):
+            if rows.shape != (wanted[name], documents.shape[1]):
                 raise InputError(
                     f"{name} must have a row of {documents.shape[1]} dimensions for each of the "
-                    f"{self.n_entries[name]:,} of {self.name!r}, got shape {rows.shape}."
+                    f"{wanted[name]:,} of {self.name!r}, got shape {rows.shape}."
                 )
         both = np.intersect1d(self.members[:, 0], self.documents)
         if len(both):
@@ -156,7 +164,7 @@ class Retrieval(Task):
             )
         found = np.empty((len(self.texts), documents.shape[1]), np.float32)
         found[self.members[:, 0]] = queries[self.query_rows]
-        found[self.documents] = documents[self.corpus_rows]
+        found[self.documents] = documents[places]
         return found
 
     def _arrange(self, items: Sequence[tuple[Text, ...]]) -> None:
