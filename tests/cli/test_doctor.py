@@ -116,3 +116,12 @@ def test_folders_that_are_set_are_looked_for(monkeypatch, tmp_path):
     assert folders["ISOTROPY_MODELS"] == {"path": str(tmp_path), "exists": True}
     assert folders["ISOTROPY_DATA"]["exists"] is False
     assert folders["ISOTROPY_CACHE"] == {"path": None, "exists": False}
+
+
+def test_what_a_package_logs_at_import_is_not_shown(tmp_path, monkeypatch, caplog):
+    talker = "import logging\nlogging.warning('w')\nlogging.info('i')\n"
+    (tmp_path / "talker.py").write_text(talker)
+    monkeypatch.syspath_prepend(tmp_path)
+    with caplog.at_level("INFO"):
+        assert doctor.fault("talker", run=True) == ""
+    assert [record.getMessage() for record in caplog.records] == ["w"]

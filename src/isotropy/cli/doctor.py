@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib
 import importlib.util
+import logging
 import os
 import platform
 import re
@@ -126,6 +127,8 @@ def version(package: str) -> str | None:
 def fault(package: str, run: bool) -> str:
     """Why an installed package can't be imported; empty if it can."""
     module = MODULES.get(package, package.replace("-", "_"))
+    said = logging.root.manager.disable
+    logging.disable(logging.INFO)  # what packages say of themselves while they are imported
     try:
         if run:
             importlib.import_module(module)
@@ -133,6 +136,8 @@ def fault(package: str, run: bool) -> str:
             return f"there is no module {module}"
     except Exception as error:  # a package may raise anything when it is imported
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    finally:
+        logging.disable(said)
     return ""
 
 
