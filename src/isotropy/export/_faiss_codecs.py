@@ -28,8 +28,8 @@ def exported(codec: Codec, out: Any, overwrite: bool) -> Any:
     if codec.align_queries:
         warn(
             "export.faiss: queries must be aligned before they are asked, as an index treats them "
-            "like rows. Search it with queries + codec.query_shift_, where codec is what isotropy.load "
-            "reads from the saved file."
+            "like rows. Search it with queries + codec.query_shift_, where codec is what "
+            "isotropy.load reads from the saved file."
         )
     if out is not None:
         _faiss.write(index, out, overwrite)
