@@ -422,7 +422,8 @@ HEADER = (
     f"than float32. Codecs are fitted on the documents. Rotations are the mean of {SEEDS} seeds (0 "
     "to 2). Intervals are 95 %, by paired bootstrap over queries (2,000 draws, seed 0), and not "
     "adjusted for the number of codes. The frontier is of bytes in memory, bytes stored and score. "
-    "Aligned queries are shifted so that their mean is that of the documents. "
+    "Aligned queries are shifted so that the mean of all of them, labels unseen, is that of the "
+    "documents; in the verdict, by the mean of those that choose. "
     "The verdict of `compress` (seed 0, margin 1 point) chooses on a third of the queries and "
     "tests on the others.",
     "",
