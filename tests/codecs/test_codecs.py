@@ -348,6 +348,15 @@ def test_aligned_queries_have_the_mean_of_the_rows(tmp_path: Path) -> None:
             assert (one.search(Q, codes)[1] == wanted[2]).mean() > 0.99  # rounding may swap two
 
 
+def test_a_file_keeps_how_a_codec_was_fitted(tmp_path: Path) -> None:
+    X = rows()
+    codec = Binary(align_queries=True).fit(X, queries=X + 1)
+    codec.set_params(align_queries=False).save(tmp_path / "codec.safetensors")
+    found = load(tmp_path / "codec.safetensors")
+    assert found.align_queries
+    np.testing.assert_array_equal(found.query_shift_, codec.query_shift_)
+
+
 def test_aligned_queries_need_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, path = rows(), tmp_path / "codec.safetensors"
     with pytest.raises(InputError, match="queries must be given with align_queries=True"):

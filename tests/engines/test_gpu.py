@@ -55,3 +55,41 @@ def test_a_file_is_streamed_through_the_device(X, tmp_path):
     written = repair.transform(source, out=tmp_path / "fixed.npy", engine="torch")
     assert written.n_samples == len(X)
     assert np.allclose(np.load(tmp_path / "fixed.npy"), repair.transform(X), atol=1e-3)
+
+
+def test_a_rotation_is_learned_on_the_device(X):
+    centred = X - X.mean(axis=0)
+
+    def length(rotation):
+        return np.abs(centred @ rotation).sum()
+
+    expected = isotropy.repairs.Rotate().fit(X).rotation_
+    found = isotropy.repairs.Rotate().fit(torch.from_numpy(X).cuda()).rotation_
+    assert np.allclose(found @ found.T, np.eye(X.shape[1]), atol=1e-10)
+    # each path ends where a step adds less than a millionth; they may part by then
+    assert length(found) == pytest.approx(length(expected), rel=1e-3)
+
+
+CODECS = {
+    "binary": lambda repair: isotropy.codecs.Binary(repair=repair),
+    "float queries": lambda repair: isotropy.codecs.Binary(repair=repair, asymmetric=True),
+    "int8": lambda repair: isotropy.codecs.Scalar(repair=repair),
+    "int4": lambda repair: isotropy.codecs.Scalar(bits=4, repair=repair),
+    "rescored": lambda repair: isotropy.codecs.Rescored(isotropy.codecs.Binary(repair=repair)),
+}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_codes_are_searched_on_the_device(X, name):
+    repair = isotropy.repairs.Chain([isotropy.Center(), isotropy.repairs.Rotate("random")])
+    codec = CODECS[name](repair).fit(X)
+    rows = torch.from_numpy(X).cuda()
+    codes, there = codec.encode(X), codec.encode(rows)
+    assert there.device == rows.device
+    assert (there.cpu().numpy() == codes).mean() > 0.999  # a value at the edge of a cell may round
+    same = torch.from_numpy(codes).cuda()
+    expected, indices = codec.search(X[:50], codes, 5)
+    scores, found = codec.search(rows[:50], same, 5)
+    assert found.device == rows.device
+    assert np.allclose(scores.cpu().numpy(), expected, rtol=1e-5, atol=1e-5)
+    assert (found.cpu().numpy() == indices).mean() > 0.98
