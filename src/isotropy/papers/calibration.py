@@ -451,8 +451,8 @@ GENERATION_REMARKS = (
     "own, and they are not searched here.",
     "The flow is run on the same items as the other methods, which are fewer than those of the "
     "paper's reduced set.",
-    "With the flow, the pretrained W is replaced by an equivalent layer for the flow's rows, with a "
-    "bias: its I1 and I2 are of another matrix than in the other rows.",
+    "With the flow, the pretrained W is replaced by an equivalent layer for the flow's rows, with "
+    "a bias: its I1 and I2 are of another matrix than in the other rows.",
 )
 
 
