@@ -75,7 +75,9 @@ CODECS = {
     "float queries": lambda repair: isotropy.codecs.Binary(repair=repair, asymmetric=True),
     "int8": lambda repair: isotropy.codecs.Scalar(repair=repair),
     "int4": lambda repair: isotropy.codecs.Scalar(bits=4, repair=repair),
-    "rescored": lambda repair: isotropy.codecs.Rescored(isotropy.codecs.Binary(repair=repair)),
+    "rescored": lambda repair: isotropy.codecs.Rescored(
+        coarse=isotropy.codecs.Binary(repair=repair)
+    ),
 }
 
 
