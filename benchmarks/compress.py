@@ -19,6 +19,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -370,6 +371,7 @@ def page(known: dict[str, dict[str, Any]], missing: list[str]) -> str:
     if missing:
         names = ", ".join(cell.replace(":", " on ") for cell in missing)
         lines += [f"Not run yet: {names}.", ""]
+    lines += [*summary(known), ""]
     for cell in known.values():
         lines += [f"## {cell['model']} on {cell['set']}", ""]
         lines += [
@@ -404,6 +406,43 @@ def page(known: dict[str, dict[str, Any]], missing: list[str]) -> str:
             lines.append(f"| {name} | {peer['n_bytes']:,} | {shown(peer)} | {times} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def summary(known: dict[str, dict[str, Any]]) -> list[str]:
+    """One row for each cell: a bit for every dimension, ours and others', and what is advised."""
+    lines = ["## In short", "", SHORT, ""]
+    lines += ["| model | set | float32 | bits as they are | ours | others | `compress` advises |"]
+    lines += ["| --- | --- | ---: | ---: | --- | --- | --- |"]
+    for cell in known.values():
+        size = -(-cell["n_features"] // 8)
+        codes = [c for c in cell["codes"].values() if c["n_bytes"] == c["stored"] == size]
+        ours = max((c for c in codes if "faiss" not in c["code"]), key=lambda c: c["score"])
+        peers = {n: p for n, p in cell["peers"].items() if p["n_bytes"] == size and is_other(n)}
+        other = max(peers, key=lambda name: peers[name]["score"])
+        raw = cell["codes"]["none: binary"]["score"]
+        scores = f"{plain(cell['baseline'])} | {plain(raw)} | {plain(ours['score'])}"
+        lines.append(
+            f"| {cell['model']} | {cell['set']} | {scores}: {ours['repair']}, {ours['code']} | "
+            f"{plain(peers[other]['score'])}: {other} | {advised(cell['verdict'])} |"
+        )
+    return lines
+
+
+def is_other(name: str) -> bool:
+    return name.startswith(("faiss", "sentence-transformers"))
+
+
+def advised(verdict: dict[str, Any]) -> str:
+    """The code and its size, without the reasons."""
+    found = re.match(r"Use (.*?)(?: instead of |$)", verdict["reason"].split(". ")[0])
+    return found[1] if found else "float32"
+
+
+SHORT = (
+    "The best code of one bit for every dimension (no second stage): ours, and of other packages "
+    "at the same size. Each is the best of several by the queries that score it, so a little "
+    "optimistic. The tables below have all sizes, and times."
+)
 
 
 def shown(row: dict[str, Any]) -> str:
