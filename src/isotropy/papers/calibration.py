@@ -603,11 +603,12 @@ def printed_changes() -> list[tuple[float, float]]:
 
 
 def _relation(settings: Settings, records: list[Record]) -> Findings:
-    beside = [
-        one
+    runs = {
+        name: current_records(settings.out.parent / name / FILE)
         for name in ("translation", "summarization")
-        for one in changes(summary(current_records(settings.out.parent / name / FILE)))
-    ]
+    }
+    beside = [one for found in runs.values() for one in changes(summary(found))]
+    notes = [f"{name}, {note}" for name, found in runs.items() for note in conditions(found)[:1]]
     everything = [*records, *beside]
     cells: dict[tuple[str, str, str], dict[str, float]] = {}
     for one in everything:
@@ -636,7 +637,7 @@ def _relation(settings: Settings, records: list[Record]) -> Findings:
         points, "change of I1 of the output matrix", "change of the score (points)", texts
     )
     figures.opened(drawn)
-    return Findings(found, {"relation": drawn} if points else {})
+    return Findings(found, {"relation": drawn} if points else {}, notes)
 
 
 @experiment(

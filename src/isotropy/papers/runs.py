@@ -102,8 +102,12 @@ def conditions(runs: Sequence[RunRecord]) -> list[str]:
     name, first = runs[0]["model"], runs[0]["settings"]
     of_task = {run["task"]: run for run in runs}
     items = ", ".join(f"{task} {_items(run)}" for task, run in of_task.items())
-    n_seeds = len({run["seed"] for run in runs})
-    seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds"
+    n_seeds = {task: len({run["seed"] for run in runs if run["task"] == task}) for task in of_task}
+    if len(set(n_seeds.values())) > 1:
+        seeds = "seeds: " + ", ".join(f"{task} {n}" for task, n in n_seeds.items())
+    else:
+        (n,) = set(n_seeds.values())
+        seeds = "1 seed" if n == 1 else f"{n} seeds"
     found = [f"{name}: {seeds}; training items: {items}."]
     undivided = [task for task, run in of_task.items() if not run["divided"]]
     if undivided:
