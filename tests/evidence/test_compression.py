@@ -325,6 +325,23 @@ def test_codes_with_two_stages_name_both_sizes_and_give_way_to_one_that_stores_l
     assert "8 bytes in memory and 64 stored instead of" in found.reason
 
 
+@pytest.mark.parametrize(("n_candidates", "share"), [(100, "20 %"), (1000, "100 %"), (5, "")])
+def test_many_candidates_of_a_small_corpus_are_a_caveat(n_candidates, share):
+    random = np.random.default_rng(0)
+    documents = random.standard_normal((500, 64))
+    queries = documents[:300] + 0.5 * random.standard_normal((300, 64))
+    names = [f"query {i}" for i in range(300)], [f"document {i}" for i in range(500)]
+    task = Retrieval(*names, [(i, i, 1) for i in range(300)])
+    codecs = [Rescored(n_candidates=n_candidates)]
+    found = compress(np.concatenate([queries, documents]), task, codecs, max_bytes=8)
+    said = [note for note in found.notes if note.startswith("Rescoring ranks")]
+    assert len(said) == bool(share)
+    if share:
+        assert f"{n_candidates:,} candidates, {share} of the 500 documents, so it looks" in said[0]
+    plain = compress(np.concatenate([queries, documents]), task, [Binary()], max_bytes=8)
+    assert not any("candidates" in note for note in plain.notes)
+
+
 def test_codes_that_store_too_much_are_not_chosen():
     losses, sizes, stored = [0.0, 0.0, 0.0], [32, 8, 4], [None, 64, 64]
     assert planned(losses, sizes, stored=stored).choice.n_bytes == 4

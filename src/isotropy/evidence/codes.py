@@ -199,6 +199,7 @@ class Setting(Protocol):
     notes: list[str]
     n_features: int
     n_fitted: int
+    n_documents: int  # that are searched
     n_chosen: int
     tested_groups: Integers
 
@@ -221,6 +222,7 @@ class OnTask:
         self.fitted_on = tested.fitted_on
         self.n_features = int(bench.space.pooled.shape[1])
         self.n_fitted = tested.evaluations[0].fits.source(SENTENCE).n_samples
+        self.n_documents = len(bench.task.corpus) if isinstance(bench.task, Retrieval) else 0
         self.n_chosen = sum(len(evaluation.items) for evaluation in chosen.evaluations)
         self.tested_groups = bench.task.groups[tested.evaluations[0].items]
         self._baselines = [
@@ -310,7 +312,8 @@ class OnNeighbours:
             raise InputError(f"vectors must have at least {LEAST_ROWS} rows, got {len(rows)}.")
         n_queries = min(N_QUERIES, len(rows) // 5)
         self.queries, self.documents = rows[:n_queries], rows[n_queries:]
-        self.n_fitted, self.n_chosen = len(self.documents), n_queries // CHOOSING
+        self.n_fitted = self.n_documents = len(self.documents)
+        self.n_chosen = n_queries // CHOOSING
         self.tested_groups = np.arange(self.n_chosen, n_queries)
         self._fits = FittedCodecs(ArraySource(self.documents), self.queries[: self.n_chosen])
 

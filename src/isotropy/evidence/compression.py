@@ -51,6 +51,7 @@ from isotropy.sources import as_source
 from isotropy.tasks import Retrieval, Task
 
 POINT = 0.01
+MANY_CANDIDATES = 0.01  # of the documents: with more, rescoring hides what the first stage loses
 HEAD = ("repair", "code", "bytes", "smaller", "score", "loss", "95 % interval", "note")
 NUMBERS = {2, 3, 4, 5}
 PLAIN = (
@@ -358,9 +359,23 @@ def compress(
         n_tested=len(setting.tested_groups),
         fitted_on=setting.fitted_on,
         items=items,
-        notes=list(setting.notes),
+        notes=[*setting.notes, *_candidates_note(choice, setting.n_documents)],
         seconds=time.perf_counter() - start,
     )
+
+
+def _candidates_note(choice: CodeResult | None, n_documents: int) -> list[str]:
+    """That rescoring looks good because it sees much of a small corpus, if so."""
+    if choice is None or not isinstance(choice.codec, Rescored):
+        return []
+    share = choice.codec.n_candidates / n_documents
+    if share <= MANY_CANDIDATES:
+        return []
+    return [
+        f"Rescoring ranks {choice.codec.n_candidates:,} candidates, {100 * min(share, 1):.0f} % of "
+        f"the {n_documents:,} documents, so it looks better than it will with many more. Test on a "
+        "corpus of the size you have."
+    ]
 
 
 def _checked(codecs: Any) -> list[Codec] | None:
