@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isotropy.errors import InputError, InputTypeError, WidthError, brief, one_line
+from isotropy.errors import DROP_ROWS, InputError, InputTypeError, WidthError, brief, one_line
 
 Array = Any  # a numpy array or a torch tensor
 MOST_FEATURES = 1 << 20  # the matrix of their products would take 8 TB
@@ -154,24 +154,29 @@ def _numeric(X: object, name: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def finite(X: Array, first_row: int = 0, where: str = "", names: Sequence[str] = ()) -> None:
+def finite(
+    X: Array,
+    first_row: int = 0,
+    where: str = "",
+    names: Sequence[str] = (),
+    advice: str = DROP_ROWS,
+) -> None:
     """Raise unless every value of X is finite, naming the first bad row.
 
-    `where` names the file that rows are counted in, and `names` the columns.
+    `where` names the file that rows are counted in, `names` the columns, and `advice` what to do.
     """
     good = finite_rows(X)
     if good is None:
         return
     first = int(np.argmin(good))
-    row = _host(X[first])
-    kind = "NaN" if np.isnan(row).any() else "infinity"
+    bad = _host(X[np.flatnonzero(~good)])
+    kinds = {"NaN": np.isnan(bad).any(), "infinity": np.isinf(bad).any()}
+    kind = " or ".join(name for name, there in kinds.items() if there)
     if names:
-        where += f", column {brief(names[int(np.argmin(np.isfinite(row)))])}"
-    n_bad = int(len(good) - good.sum())
+        where += f", column {brief(names[int(np.argmin(np.isfinite(bad[0])))])}"
     raise InputError(
-        f"X must be finite, got {kind} in {n_bad} {'row' if n_bad == 1 else 'rows'} "
-        f"(first: {first_row + first}{where}, counting from 0). Drop those rows, or leave them out "
-        "with skip_bad_rows."
+        f"X must be finite, got {kind} in {len(bad)} {'row' if len(bad) == 1 else 'rows'} "
+        f"(first: {first_row + first}{where}, counting from 0). {advice}"
     )
 
 

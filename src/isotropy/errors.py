@@ -16,6 +16,8 @@ from typing import Any, TypeVar, overload
 LONGEST = 500  # characters of a message
 KEPT_AT_THE_END = 160  # of a message that is cut: what to do stands there
 BRIEF = 80  # characters of a value in a message
+DROP_ROWS = "Drop those rows, or leave them out with skip_bad_rows."
+ENCODE_AGAIN = "Encode these rows again."  # where each row stands for a text
 OPTIONS = ("table", "column", "key", "host", "port", "dbname", "user", "sslmode", r"\w*password")
 URL = re.compile(r"\s*[\w+.-]+:/")
 QUOTED_URL = re.compile(r"(['\"])(\w+:/.*?)(?<!\\)\1(?=[\s,.:;)\]}]|$)", re.DOTALL)

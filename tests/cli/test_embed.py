@@ -148,7 +148,7 @@ def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     (tmp_path / "x.txt").write_text("the cat sat on the mat\n\ndog\n  \nthe cat sat on a mat\n")
     said = done(bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6)
     assert said.splitlines() == [
-        "2 blank texts left out",
+        "2 blank texts left out (lines 2, 4)",
         "2 of 3 texts were longer than 6 tokens and truncated",
     ]
     said = done(

@@ -139,7 +139,7 @@ def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     (tmp_path / "x.txt").write_text("the cat sat on the mat\n\na dog ran\nplaying\n")
     result = done(bert, tmp_path / "x.txt", "--max-length", 6)
     assert result.stderr.splitlines() == [
-        "1 blank text left out",
+        "1 blank text left out (line 2)",
         "1 of 3 texts were longer than 6 tokens and truncated",
     ]
     found = json.loads(done(bert, tmp_path / "x.txt", "--max-length", 6, "--json").stdout)

@@ -64,10 +64,10 @@ def test_lists_are_cut_into_blocks_of_bounded_size(monkeypatch):
 
 def test_blank_lines_of_a_file_are_left_out_and_counted(tmp_path):
     opened = open_texts(write(tmp_path, "x.txt", "one\n\n   \ntwo\n\n"))
-    assert opened.n_blank == 3
+    assert (opened.n_blank, opened.blank_lines) == (3, [2, 3, 5])
     table = open_texts(write(tmp_path, "x.tsv", "sentence1\tsentence2\na\tb\nc\t \n\te\n"))
     assert list(each(table)) == ["a", "b", "c", "e"]
-    assert table.n_blank == 2
+    assert (table.n_blank, table.blank_lines) == (2, [3, 4])
     nulls = open_texts(write(tmp_path, "x.jsonl", '{"text": "a"}\n{"text": null}\n{"n": 1}\n'))
     assert (list(each(nulls)), nulls.n_blank) == (["a"], 2)
 
@@ -167,6 +167,10 @@ def test_bad_files_give_one_line(file, content, match, tmp_path):
 
 
 def test_files_that_are_not_there_or_damaged_give_one_line(tmp_path):
+    with gzip.open(tmp_path / "x.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write('{"text": "a cat"}')
+    with pytest.raises(InputError, match=r"no file '.*x.jsonl'. Did you mean '.*x.jsonl.gz'\?"):
+        open_texts(tmp_path / "x.jsonl")
     with pytest.raises(InputError, match="there is no file"):
         open_texts(tmp_path / "none.txt")
     path = write(tmp_path, "x.txt.gz", "one\n" * 1000)

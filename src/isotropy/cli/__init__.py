@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from isotropy._version import __version__
-from isotropy.errors import InputError, IsotropyError, one_line
+from isotropy.errors import DROP_ROWS, ENCODE_AGAIN, InputError, IsotropyError, one_line
 from isotropy.tables import json_line
 
 TOUR = {  # heading in the help: its commands, each with the first line of its help
@@ -102,7 +102,7 @@ class Commands(TyperGroup):
         warnings.showwarning = lambda message, *_, **__: _tell("warning", message, as_json)
         try:
             with ending_in_order():
-                code = super().main(args, standalone_mode=False, **kwargs)
+                code = super().main(args, standalone_mode=False, obj=given, **kwargs)
         except KeyboardInterrupt:
             sys.exit(130)
         except IsotropyError as error:
@@ -186,6 +186,8 @@ def with_options(message: str, flags: Mapping[str, str]) -> str:
     >>> with_options("open: column must be text, got a column of 3. Choose with column.", flags)
     'open: --column must be text, got a column of 3. Choose with --column.'
     """
+    if "skip_bad_rows" not in flags:
+        message = message.replace(DROP_ROWS, ENCODE_AGAIN)
     for name, flag in flags.items():
         message = re.sub(rf"{ALONE}{name}=True\b", flag, message)
         message = re.sub(rf"{ALONE}{name}=(?=\w)", f"{flag} ", message)

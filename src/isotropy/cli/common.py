@@ -6,10 +6,11 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 import socket
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -21,7 +22,7 @@ from typer import Argument, Option
 from isotropy import specs
 from isotropy.codecs import Codec
 from isotropy.engines import Engine, named, using
-from isotropy.errors import InputError, public, warn
+from isotropy.errors import InputError, public, warn, without_secrets
 from isotropy.models import Texts, open_texts
 from isotropy.progress import ProgressBar
 from isotropy.repairs import Origin, Repair, origin_warning
@@ -295,9 +296,9 @@ class TextOptions:
         return {name: getattr(self, name) for name in ("device", "batch_tokens", "max_length")}
 
     def open(self, texts: str) -> Texts:
-        """The texts in a file; tells how many were blank."""
+        """The texts in a file; tells how many were blank, and where the first of them are."""
         found = open_texts(texts, self.text_column or None)
-        say_left_out(found.n_blank, "blank text")
+        say_left_out(found.n_blank, "blank text", found.blank_lines)
         return found
 
 
@@ -316,6 +317,11 @@ def warn_of_origin(caller: str, declared: dict[str, Any], fitted: Repair | Codec
     differs = origin_warning(Origin.from_dict(declared), fitted.origin_)
     if differs is not None:
         warn(f"{caller}: {differs}")
+
+
+def typed(context: typer.Context) -> str:
+    """The command line as it was typed, without passwords."""
+    return shlex.join(["isotropy", *map(without_secrets, context.find_root().obj)])
 
 
 def destination(path: Path | None) -> Path | None:
@@ -339,10 +345,14 @@ def say(text: str) -> None:
         typer.echo(text)
 
 
-def say_left_out(n_left_out: int, what: str = "bad row") -> None:
-    """How many rows or texts were left out, if any, wherever the output goes."""
-    if n_left_out:
-        typer.echo(f"{n_left_out:,} {what}{'s' if n_left_out > 1 else ''} left out", err=True)
+def say_left_out(n_left_out: int, what: str = "bad row", lines: Sequence[int] = ()) -> None:
+    """How many rows or texts were left out, if any, and the first lines, wherever output goes."""
+    if not n_left_out:
+        return
+    many = "s" if n_left_out > 1 else ""
+    named = [*map(str, lines), *["..."] * (n_left_out > len(lines))]
+    where = f" (line{many} {', '.join(named)})" if lines else ""
+    typer.echo(f"{n_left_out:,} {what}{many} left out{where}", err=True)
 
 
 def one_layer(layer: str | None) -> int | str:

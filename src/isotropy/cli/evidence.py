@@ -171,6 +171,8 @@ class VectorOptions:
             options = vars(self) | {"layer": layer}
             del options["query_vectors"]
             found = open_encoder(model, **options)
+            if isinstance(task, Retrieval) and isinstance(found, KeyedVectors):
+                expect_queries(found, task)
         if isinstance(task, WordSimilarity):
             task = task.known(found.words)
             for name, n_listed in task.n_listed.items():
@@ -366,6 +368,17 @@ def advise(
     note = f"{level} level, {short_name(model)}, {short_name(data)}"
     found.repair.save(save, note=note, level=level, overwrite=overwrite)
     typer.echo(f"saved {found.repair!r} to {save}", err=True)
+
+
+def expect_queries(vectors: KeyedVectors, task: Retrieval) -> None:
+    """Raise if the vectors are those of the documents alone."""
+    asked = {task.texts[i] for i in task.members[:, 0]}
+    if any(text in vectors for text in asked) or not any(text in vectors for text in task.corpus):
+        return
+    raise InputError(
+        f"MODEL_OR_VECTORS must hold documents and queries, got none of the {len(asked):,} "
+        "queries. Give the file with their vectors as --query-vectors."
+    )
 
 
 def towers_of(task: Task) -> dict[Any, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks
-from isotropy.errors import InputError, brief
+from isotropy.errors import ENCODE_AGAIN, InputError, brief
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
 from isotropy.models import (
@@ -331,7 +331,7 @@ class Bench:
 
     def _fits_of_rows(self, rows: Integers) -> Fits:
         """Fits on some of the keyed vectors."""
-        checks.finite(self.encoder.vectors)
+        checks.finite(self.encoder.vectors, advice=ENCODE_AGAIN)
         picked = set(rows.tolist())
         used = [text for text, row in self.encoder.words.items() if row in picked]
         return Fits(lambda level: PickedRows(self.encoder.vectors, rows), self.candidates, used)

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from isotropy import checks, linalg, specs
 from isotropy.engines import reduce
-from isotropy.errors import InputError, brief, public
+from isotropy.errors import ENCODE_AGAIN, InputError, brief, public
 from isotropy.models import (
     Encoder,
     Float32Array,
@@ -112,7 +112,7 @@ class ArrayEncoder:
                 f"vectors must have one row for each of the task's {len(texts):,} texts, got "
                 f"{len(self.rows):,} rows. Encode task.texts in their order."
             )
-        checks.finite(self.rows)
+        checks.finite(self.rows, advice=ENCODE_AGAIN)
         self.places = {text: place for place, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[Text]) -> Float32Array:
@@ -167,7 +167,7 @@ def space_of(vectors: Any, texts: Sequence[Text]) -> Space:
         with np.errstate(over="ignore"):  # values that are too large become infinite: see below
             rows = rows.astype(np.float32)
         found = Space(TokenRows(rows, np.arange(len(rows) + 1)))
-    checks.finite(found.tokens.rows)
+    checks.finite(found.tokens.rows, advice=ENCODE_AGAIN)
     return found
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 BLOCK_SIZE = 1 << 17  # characters or bytes in a block: about 30,000 tokens of English
+LINES_NAMED = 5  # of those with blank texts
 SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which UTF-8 can't encode
 Block = tuple[int, ...]  # number of texts, then where they are
 
@@ -66,6 +67,7 @@ class TextList:
     """Texts in memory; none may be blank."""
 
     n_blank = 0
+    blank_lines: Sequence[int] = ()
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self.texts = expect_texts(texts, "texts")
@@ -147,9 +149,9 @@ class TextFile:
     """Texts in the records of a file; only their positions are kept in memory.
 
     The file is .txt (one text per line), .tsv or .csv (with a header) or .jsonl, optionally
-    compressed (.gz: unpacked to a temporary file). Blank texts are left out and counted. A record
-    has one text per column: by default `text`, `sentence`, both `sentence1` and `sentence2`, or
-    `question`.
+    compressed (.gz: unpacked to a temporary file). Blank texts are left out and counted, and
+    `blank_lines` has the lines of the first few. A record has one text per column: by default
+    `text`, `sentence`, both `sentence1` and `sentence2`, or `question`.
     """
 
     def __init__(self, path: Any, columns: Sequence[str] | None = None) -> None:
@@ -172,6 +174,7 @@ class TextFile:
                 self._form = form
             self._start, self.names = self._headed()
             self.columns = self._chosen(columns)
+            self.blank_lines: list[int] = []
             self.blocks, self.n_blank = self._marked()
             self.n_texts = sum(n_texts for n_texts, *_ in self.blocks)
             if not self.n_texts:
@@ -254,7 +257,10 @@ class TextFile:
                     offset, first = offset + n_bytes, record.line
                     count = n_bytes = 0
                 n_found = sum(1 for _ in self._texts(self._fields(record)))
-                n_blank += len(self.columns) - n_found
+                n_missing = len(self.columns) - n_found
+                n_blank += n_missing
+                if len(self.blank_lines) < LINES_NAMED:
+                    self.blank_lines += [record.line] * n_missing
                 count += n_found
                 n_bytes += record.n_bytes
         blocks.append((count, offset, n_bytes, first))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 import zipfile
 import zlib
@@ -250,7 +251,10 @@ def read_errors(path: str, kind: str) -> Iterator[None]:
     except FormatError as error:
         raise InputError(f"{path!r} {error}") from None
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path!r}. Check the path.") from error
+        others = (f"{path}.gz", path.removesuffix(".gz"))
+        beside = [other for other in others if other != path and os.path.isfile(other)]
+        advice = f"Did you mean {brief(beside[0])}?" if beside else "Check the path."
+        raise InputError(f"there is no file {path!r}. {advice}") from error
     except _unreadable() as error:
         if isinstance(error, OSError) and error.strerror is not None:  # pyarrow's have none
             raise InputError(

@@ -152,9 +152,12 @@ class Retrieval(Task):
         wanted = {"documents": n_documents, "queries": self.n_entries["queries"]}
         for rows, name in ((documents, "documents"), (queries, "queries")):
             if rows.shape != (wanted[name], documents.shape[1]):
+                fewer = ""
+                if name == "documents" and self.n_blank:
+                    fewer = f", or {n_documents - self.n_blank:,} without blank texts"
                 raise InputError(
                     f"{name} must have a row of {documents.shape[1]} dimensions for each of the "
-                    f"{wanted[name]:,} of {self.name!r}, got shape {rows.shape}."
+                    f"{wanted[name]:,} of {self.name!r}{fewer}, got shape {rows.shape}."
                 )
         both = np.intersect1d(self.members[:, 0], self.documents)
         if len(both):
