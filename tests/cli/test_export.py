@@ -35,6 +35,7 @@ def test_it_writes_and_verifies(saved, target, package, name):
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("largest difference")
     assert "1,000 rows" in done.stdout
+    assert ("holds no vectors yet: fill it with index.add" in done.stderr) == (target == "faiss")
     again = run("export", saved, "--to", target, "--out", out)
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr

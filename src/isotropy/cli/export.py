@@ -125,7 +125,9 @@ def export(
         case Target.STATIC:
             exports.static(model, fitted, out, overwrite=overwrite)
         case Target.FAISS:
-            exports.faiss(fitted, index, out, overwrite=overwrite)
+            made = exports.faiss(fitted, index, out, overwrite=overwrite)
+            if not made.ntotal:
+                typer.echo(f"{out} holds no vectors yet: fill it with index.add", err=True)
         case Target.ONNX:
             exports.onnx(fitted, out, overwrite=overwrite)
         case Target.TORCH:
