@@ -92,7 +92,12 @@ def test_the_codec_and_the_page_are_written(search):
     assert saved.n_samples_seen_ == 149
     assert result.stdout.startswith("Use ")
     assert f"saved {result.stdout.split(': ')[0].removeprefix('Use ')} to {codec}" in result.stderr
-    assert "Quality against size" in page.read_text("utf-8")
+    written = page.read_text("utf-8")
+    assert "Quality against size" in written
+    assert f"<code>isotropy {' '.join(map(str, of_files(search, '--margin', 5)))} " in written
+    assert f"<code>isotropy apply {codec} vectors.npy --out codes.npy</code>" in written
+    verdict = result.stdout.split(" with 95 %")[0]
+    assert done("show", codec).count(verdict) == 1  # not in its note too
     said = refused(*of_files(search, "--save", codec))
     assert "exists" in said
     assert "--overwrite" in said
@@ -179,9 +184,32 @@ def test_more_vectors_than_entries_are_refused(search):
     )
     np.save(search / "queries.npy", np.ones((150, 32), np.float32))
     np.save(search / "docs.npy", np.ones((151, 32), np.float32))
-    assert "documents must have a row of 32 dimensions for each of the 150" in refused(
-        *of_files(search)
-    )
+    said = refused(*of_files(search))
+    assert "documents must have a row of 32 dimensions for each of the 150 of 'search'" in said
+    assert "or 149 without blank texts, got shape (151, 32)" in said
+
+
+def test_vectors_of_the_documents_alone_need_those_of_the_queries(search):
+    task = open_task("retrieval", search / "search")
+    documents = np.load(search / "docs.npy")[task.corpus_rows]
+    write_vectors(search / "docs.parquet", task.corpus, documents)
+    alone = ("compress", search / "docs.parquet", *of_files(search)[4:])
+    said = refused(*alone)
+    assert "must hold documents and queries, got none of the 148 queries" in said
+    assert said.strip().endswith("Give the file with their vectors as --query-vectors.")
+    with_queries = (*alone, "--query-vectors", search / "queries.npy")
+    codes = [json.loads(done(*one, "--json")) for one in (with_queries, of_files(search))]
+    assert codes[0]["reason"] == codes[1]["reason"]  # a file with texts is read in order too
+
+
+@pytest.mark.parametrize("task", [True, False])
+def test_rows_that_are_not_finite_are_to_be_encoded_again(search, task):
+    documents = np.load(search / "docs.npy")
+    documents[7, 3], documents[9, 3] = np.inf, np.nan
+    np.save(search / "docs.npy", documents)
+    said = refused(*(of_files(search) if task else ("compress", search / "docs.npy")))
+    assert "got NaN or infinity in 2 rows (first: 7, counting from 0). Encode these rows" in said
+    assert "bad" not in said
 
 
 def test_options_that_query_vectors_have_no_use_for_are_refused(search):

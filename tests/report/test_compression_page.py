@@ -1,5 +1,6 @@
 """The picture of a compression: drawn with its data, by itself and in the report, for everyone."""
 
+import html
 import json
 
 import numpy as np
@@ -54,6 +55,8 @@ def test_the_figure_has_a_line_for_each_repair_and_marks_the_frontier(found):
     assert list(hollow.y) == [52.5]
     (rings,) = [trace for trace in figure.data if trace.name == "frontier"]
     assert list(rings.y) == [found["codes"][7]["score"]]
+    (star,) = [trace for trace in figure.data if trace.name == "chosen"]
+    assert (list(star.y), star.marker.symbol) == ([found["codes"][7]["score"]], "star")
     (dashed,) = [trace for trace in figure.data if trace.name == "float32, 1,536 bytes"]
     assert (list(dashed.y), dashed.line.dash) == ([52.9, 52.9], "dash")
     (note,) = figure.layout.annotations
@@ -65,7 +68,34 @@ def test_the_figure_has_a_line_for_each_repair_and_marks_the_frontier(found):
 def test_the_chosen_code_of_two_stages_names_both_sizes(found):
     codes = [one | {"chosen": one["n_bytes_stored"] == 432} for one in found["codes"]]
     (note,) = charts.compression(found | {"codes": codes}).layout.annotations
-    assert note.text == "<b>48 bytes in memory<br>432 stored</b><br>32 times smaller"
+    assert note.text == "chosen<br><b>48 bytes in memory<br>432 stored</b><br>32 times smaller"
+
+
+def test_the_page_says_what_to_do(found, tmp_path):
+    def written(found, **options):
+        report.write_compression(found, tmp_path / "page.html", overwrite=True, **options)
+        return html.unescape((tmp_path / "page.html").read_text("utf-8"))
+
+    command = "isotropy compress docs.npy --out page.html"
+    text = written(found, command=command, codec="my codec.safetensors")
+    for step in (
+        f"<code>{command}</code>",
+        "<code>isotropy apply 'my codec.safetensors' vectors.npy --out codes.npy</code>",
+        "<code>isotropy export 'my codec.safetensors' --to faiss --out index.faiss --verify</code>",
+        "It need not be on the frontier: it was chosen on other items",
+        "is a limit on one side",
+    ):
+        assert step in text
+    assert f"<code>{command} --save codec.safetensors --overwrite</code>" in written(
+        found, command=command
+    )
+    assert "<code>found.codec.save('codec.safetensors')</code>" in written(found)
+    none = found | {"codes": [one | {"chosen": False} for one in found["codes"]]}
+    text = written(none, command=command)
+    assert "isotropy apply" not in text
+    assert f"<code>{command}</code>" in text
+    assert "What to do" not in written(none)
+    assert "chosen" not in [trace.name for trace in charts.compression(none).data]
 
 
 def test_other_output_is_refused(found):
@@ -91,7 +121,8 @@ def test_the_report_shows_it_too(found, rows, tmp_path):
 def opened(browser, found, tmp_path):
     """Opens the page at a width, and fails on anything the console or the network says."""
     contexts, said = [], []
-    report.write_compression(found, tmp_path / "page.html")
+    command = f"isotropy compress {'docs.npy ' * 30} {ATTACK}"
+    report.write_compression(found, tmp_path / "page.html", command=command)
 
     def open_at(width):
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)

@@ -34,6 +34,7 @@ from isotropy.writing import is_stream
     "--max-bytes 64 --out page.html",
 )
 def compress(
+    context: typer.Context,
     model: VectorsArgument,
     *,
     task: Annotated[
@@ -126,21 +127,23 @@ def compress(
         )
     with common.beside(save), common.beside(page):
         tell(found, as_json)  # before it is saved, which may fail
+    saved = None
+    if save is not None and found.codec is not None and found.choice is not None:
+        note = ", ".join(short_name(name) for name in (model, data) if name)
+        found.codec.save(save, note=note, overwrite=overwrite)  # its origin has the reason
+        typer.echo(f"saved {found.choice.name} to {save}", err=True)
+        saved = None if is_stream(save) else save
+    elif save is not None:
+        typer.echo("nothing was saved, as no code is recommended", err=True)
     if page is not None:
         from isotropy.report import write_compression
 
-        title = Path(without_secrets(model)).name
-        write_compression(found, page, title=title, overwrite=overwrite)
+        title, command = Path(without_secrets(model)).name, common.typed(context)
+        write_compression(
+            found, page, title=title, command=command, codec=saved, overwrite=overwrite
+        )
         if not is_stream(page):
             typer.echo(f"wrote {out}", err=True)
-    if save is None:
-        return
-    if found.codec is None or found.choice is None:
-        typer.echo("nothing was saved, as no code is recommended", err=True)
-        return
-    note = ", ".join(short_name(name) for name in (model, data) if name)
-    found.codec.save(save, note=f"{found.reason} {note}", overwrite=overwrite)
-    typer.echo(f"saved {found.choice.name} to {save}", err=True)
 
 
 def _opened(

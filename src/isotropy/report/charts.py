@@ -34,6 +34,7 @@ except ImportError as error:
     ) from error
 
 INK, GREY, SECOND, CROSS = "#1d4ed8", "#6b7280", "#b45309", "#111827"
+CHOSEN = "#facc15"
 NAMED = ("#1d4ed8", "#b45309", "#047857", "#be185d", "#6d28d9", "#0e7490", "#a16207", "#374151",
          "#dc2626", "#65a30d")  # fmt: skip
 LINES = ("#6b7280", "#0072b2", "#c2410c", "#111827", "#7e22ce", "#047857")  # told apart by all
@@ -294,9 +295,9 @@ def evidence(gains: Sequence[Any]) -> go.Figure:
 def compression(found: Any) -> go.Figure:
     """Score against bytes per vector: a line for each repair, the frontier ringed, float32 dashed.
 
-    A line joins the best code of each size. Codes with a second stage, which store more than they
-    keep in memory, are hollow. The best of each kind have their 95 % interval; the others are
-    small. Found is what `compress` returns, or its --json output.
+    A star marks the chosen code. A line joins the best code of each size. Codes with a second
+    stage, which store more than they keep in memory, are hollow. The best of each kind have their
+    95 % interval; the others are small. Found is what `compress` returns, or its --json output.
     """
     codes = inputs.opened_codes(found)
     figure = blank("bytes per vector in memory", f"{codes.metric}, points", x_log=True)
@@ -329,19 +330,26 @@ def compression(found: Any) -> go.Figure:
         name="frontier", mode="markers", hoverinfo="skip",
         marker={"symbol": "circle-open", "size": 18, "line": {"width": 2}, "color": CROSS},
     )  # fmt: skip
+    starred = [point for point in places if point.chosen]
+    if starred:
+        figure.add_scatter(
+            x=[places[point] for point in starred], y=[point.score for point in starred],
+            name="chosen", mode="markers", hoverinfo="skip",
+            marker={"symbol": "star", "size": 17, "line": {"width": 1.5, "color": CROSS},
+                    "color": CHOSEN},
+        )  # fmt: skip
     ends = [codes.n_bytes * 1.2, min(places.values(), default=codes.n_bytes) / 1.2]
     figure.add_scatter(
         x=ends, y=[codes.baseline] * 2, mode="lines", hoverinfo="skip",
         name=f"float32, {codes.n_bytes:,} bytes", line={"color": CROSS, "dash": "dash", "width": 2},
     )  # fmt: skip
-    for point in places:
-        if point.chosen:
-            figure.add_annotation(
-                x=math.log10(places[point]), y=point.score, arrowhead=2, ay=150,
-                ax=90 if places[point] ** 2 < ends[0] * ends[1] else -90,  # where there is room
-                text=f"<b>{_size(point, '<br>')}</b><br>{point.ratio:.0f} times smaller",
-                bgcolor="rgba(255, 255, 255, 0.9)", bordercolor=GREY,
-            )  # fmt: skip
+    for point in starred:
+        figure.add_annotation(
+            x=math.log10(places[point]), y=point.score, arrowhead=2, ay=150,
+            ax=90 if places[point] ** 2 < ends[0] * ends[1] else -90,  # where there is room
+            text=f"chosen<br><b>{_size(point, '<br>')}</b><br>{point.ratio:.0f} times smaller",
+            bgcolor="rgba(255, 255, 255, 0.9)", bordercolor=GREY,
+        )  # fmt: skip
     sizes = sorted({point.n_bytes for point in codes.points} | {codes.n_bytes})
     figure.update_xaxes(
         tickvals=sizes, ticktext=[f"{size:,}" for size in sizes],

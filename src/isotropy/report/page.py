@@ -21,6 +21,7 @@ from isotropy.report.sections import (
     NEEDED,
     Section,
     compression_section,
+    compression_steps,
     evidence_section,
     layer_sections,
     opened_layers,
@@ -247,7 +248,15 @@ def _page(
 
 
 @public("report")
-def write_compression(found: Any, path: Any, *, title: str = "", overwrite: bool = False) -> None:
+def write_compression(
+    found: Any,
+    path: Any,
+    *,
+    title: str = "",
+    command: str = "",
+    codec: Any = None,
+    overwrite: bool = False,
+) -> None:
     """Write a page with the picture of a compression: quality against bytes per vector.
 
     Parameters
@@ -258,12 +267,17 @@ def write_compression(found: Any, path: Any, *, title: str = "", overwrite: bool
         The HTML file, which appears only when it is complete.
     title : str
         Heading of the page; by default the task.
+    command : str
+        The command line that found it, to be shown.
+    codec : path, optional
+        Where the chosen codec is saved, for the commands that use it.
     overwrite : bool
         Replace the file if it exists.
     """
     target = check_page(path, found, overwrite=overwrite)
-    section = compression_section(inputs.opened_codes(found), 1)
-    values = {"section": section, "title": title or section.title}
+    codes = inputs.opened_codes(found)
+    section, steps = compression_section(codes, 1), compression_steps(codes, command, codec)
+    values = {"section": section, "title": title or section.title, "steps": steps}
     text = render("compression.html", {section.name: section.figures[0]}, **values)
     with write_errors(target), atomic_write(target, overwrite=overwrite) as part:
         part.write_text(text, encoding="utf-8", errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -186,12 +187,34 @@ def compression_section(codes: Codes, number: int) -> Section:
         f"{codes.metric} against the bytes that a vector takes in memory. A line joins the best "
         "code of each size after one repair, with the 95 % interval of its loss against float32 "
         "(dashed). Hollow marks are codes with a second stage, which store more. Small marks are "
-        "other codes. Rings mark the frontier: no other code is as small and better.",
+        "other codes. Rings mark the frontier: no other code is as small and better. A star marks "
+        "the chosen code, if any. It need not be on the frontier: it was chosen on other items "
+        "than those drawn here, which test it. \u201cLoss at most\u201d is a limit on one side, "
+        "with 5 % beyond it. The intervals have two sides, with 2.5 % beyond each, so their ends "
+        "differ from it.",
         'isotropy.compress(vectors, isotropy.tasks.open_task("retrieval", "folder"))',
         [charts.compression(codes)],
         [f"{codes.conclusion} {codes.words}"],
         (f"Every code, {codes.metric}", CODE_HEAD, code_rows(codes)),
     )
+
+
+def compression_steps(codes: Codes, command: str, codec: Any) -> list[tuple[str, str]]:
+    """What to do with the chosen codec, if any, and the command that found it."""
+    steps = []
+    if any(point.chosen for point in codes.points):
+        file = shlex.quote("codec.safetensors" if codec is None else str(codec))
+        if codec is None:
+            again, in_python = f"{command} --save {file} --overwrite", f"found.codec.save({file!r})"
+            steps.append(("Save the chosen codec:", again if command else in_python))
+        steps += [
+            ("Write the codes of vectors:", f"isotropy apply {file} vectors.npy --out codes.npy"),
+            (
+                "Or make a faiss index, which codes the vectors that you then add to it:",
+                f"isotropy export {file} --to faiss --out index.faiss --verify",
+            ),
+        ]
+    return [*steps, ("This page was made by:", command)] if command else steps
 
 
 CODE_HEAD = (
