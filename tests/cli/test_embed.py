@@ -144,6 +144,17 @@ def test_columns_beside_the_texts_come_along(bert, tmp_path):
     assert found == {"title": TEXTS, "id": list("01234"), "lang": ["en"] * 5}
 
 
+def test_ids_stay_beside_their_vectors_when_blank_texts_are_left_out(bert, tmp_path):
+    texts = [*TEXTS[:2], " ", *TEXTS[2:]]
+    lines = [json.dumps({"_id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    said = done(bert, tmp_path / "corpus.jsonl", "--out", tmp_path / "docs.parquet")
+    assert said == "1 blank text left out (line 3)\n"
+    found = pq.read_table(tmp_path / "docs.parquet")
+    assert found["_id"].to_pylist() == ["d0", "d1", "d3", "d4", "d5"]
+    assert found["text"].to_pylist() == TEXTS
+
+
 def test_blank_and_cut_texts_are_counted_on_stderr(bert, tmp_path):
     (tmp_path / "x.txt").write_text("the cat sat on the mat\n\ndog\n  \nthe cat sat on a mat\n")
     said = done(bert, tmp_path / "x.txt", "--out", tmp_path / "x.npy", "--max-length", 6)

@@ -151,9 +151,9 @@ class VectorOptions:
     query_vectors: Annotated[
         str | None,
         Option(
-            help="File with a vector for each entry of the file of queries, if MODEL_OR_VECTORS is "
-            "one without texts, with a vector for each entry of the corpus; for --task retrieval. "
-            "--column holds for both files.",
+            help="File with a vector for each entry of the file of queries, in its order, if "
+            "MODEL_OR_VECTORS has one for each entry of the corpus, in its order; for --task "
+            "retrieval. --column holds for both files.",
             show_default=False,
         ),
     ] = None
