@@ -321,7 +321,7 @@ def warn_of_origin(caller: str, declared: dict[str, Any], fitted: Repair | Codec
 
 def typed(context: typer.Context) -> str:
     """The command line as it was typed, without passwords."""
-    return shlex.join(["isotropy", *map(without_secrets, context.find_root().obj)])
+    return shlex.join(["isotropy", *map(without_secrets, context.find_root().obj or [])])
 
 
 def destination(path: Path | None) -> Path | None:

@@ -399,9 +399,11 @@ class Codec(BaseEstimator, ABC):
     def content(self) -> tuple[dict[str, Any], Tensors]:
         """The header and the arrays of the file, without those of what the codec is made of."""
         params = {name: getattr(self, name) for name in self._own_params()}
+        if "align_queries" in params:
+            params["align_queries"] = self.query_shift_ is not None  # as it was fitted
         header = {
             "method": self.name,
-            "params": params | {"align_queries": self.query_shift_ is not None},  # as it was fitted
+            "params": params,
             "n_features": self.n_features_in_,
             "n_samples": self.n_samples_seen_,
             "origin": self.origin_.to_dict(),
