@@ -4,16 +4,13 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
 
 import isotropy
 from isotropy import metrics
 from isotropy.errors import InputError
-from isotropy.linalg import one_blas_thread
 from isotropy.stats import Sample
 
 X = np.random.default_rng(0).standard_normal((400, 8))
@@ -101,27 +98,6 @@ def test_a_checkpoint_of_other_columns_is_refused(tmp_path):
 def test_local_metrics_and_a_checkpoint_go_together(tmp_path):
     geometry = isotropy.measure(X, local=2, checkpoint=tmp_path / "kept")
     assert geometry.local_isotropy["isoscore"]["mean"] > 0
-
-
-def test_blas_threads_come_back_when_callers_overlap():
-    def threads():
-        return [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
-
-    before, inside, leave = threads(), threading.Event(), threading.Event()
-
-    def hold():
-        with one_blas_thread():
-            inside.set()
-            leave.wait()
-
-    holder = threading.Thread(target=hold)
-    with one_blas_thread():
-        holder.start()
-        inside.wait()
-        assert set(threads()) == {1}
-    leave.set()
-    holder.join()
-    assert threads() == before
 
 
 def test_an_interrupt_ends_a_pass_soon(tmp_path):

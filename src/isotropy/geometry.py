@@ -97,16 +97,28 @@ def measure(
     source = as_source(X, sample_weight)
     kept = open_checkpoint(checkpoint)
     needs = {need for name in names for need in METRICS[name].needs}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict.fromkeys(names)
     bases = None
+
+    early = {name for name in default if METRICS[name].needs == {"sample"}}
+
+    def evaluate(statistics: Statistics, early_ones: bool) -> None:
+        for name in names:
+            if (name in early) is early_ones:
+                value = METRICS[name].evaluate or METRICS[name].on_request
+                assert value is not None
+                values[name] = value(statistics)
+
     with using(engine):
         statistics = gather(
-            source, needs, center=center, random_state=random_state, checkpoint=kept
+            source,
+            needs,
+            center=center,
+            random_state=random_state,
+            checkpoint=kept,
+            meanwhile=lambda statistics: evaluate(statistics, early_ones=True),
         )
-        for name in names:
-            evaluate = METRICS[name].evaluate or METRICS[name].on_request
-            assert evaluate is not None
-            values[name] = evaluate(statistics)
+        evaluate(statistics, early_ones=False)
         if statistics.partition is not None:
             bases = isotropy_range(statistics.partition)
             warn_of_basis(statistics, "measure")

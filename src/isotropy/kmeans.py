@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from isotropy import linalg
-from isotropy.checks import Array
-from isotropy.engines import Checkpoint, over_threads, reduce
-from isotropy.linalg import Floats, one_blas_thread
+from isotropy.checks import Array, is_tensor
+from isotropy.engines import Checkpoint, reduce
+from isotropy.linalg import Floats
 from isotropy.sources import MappedSource, Source
 from isotropy.stats import ClusterSums, Sample
+from isotropy.stats.clusters import EXACT_SUMS
+from isotropy.threads import one_blas_thread, over_threads
 
 ROWS_PER_CLUSTER = 256
 N_STARTS = 3
+FIRST_STEPS = 10  # of every start; the best one goes on
 SAMPLE_STEPS = 50
 SOURCE_STEPS = 10
 TOLERANCE = 1e-4
+MOST_PARTS = 16  # of a sample, whose sums are made by threads
+PART_ELEMENTS = 1 << 18  # at least, of a part
 
 
 def kmeans(
@@ -26,32 +32,87 @@ def kmeans(
 ) -> Floats:
     """Centroids of shape (n_clusters, n_features), fewer if there are fewer distinct rows.
 
-    The start is the best of a few k-means++ starts, run to the end on a sample of 256 rows per
-    cluster; Lloyd's steps over the whole source follow. Deterministic for a given `random_state`.
+    A few k-means++ starts take their first steps on a sample of 256 rows per cluster, and the best
+    of them runs to the end there; Lloyd's steps over the whole source follow. Deterministic for a
+    given `random_state`.
     """
     size = max(1000, ROWS_PER_CLUSTER * n_clusters)
-    (sample,) = reduce(source, [Sample(size, random_state)], checkpoint).states
-    random = np.random.default_rng(random_state)
+    done = reduce(source, [Sample(size, random_state)], checkpoint)
+    (sample,) = done.states
     assert sample.rows is not None
     assert sample.weights is not None
     exponent = unit_of(sample.rows)
-    rows, weights = linalg.scaled(sample.rows, exponent), sample.weights
-
-    def run(start: Floats) -> tuple[Floats, float]:
-        return lloyd(lambda c: ClusterSums(c).update(rows, weights), start, SAMPLE_STEPS)
-
-    with one_blas_thread():  # the products are too small to be worth more
-        starts = [plus_plus(rows, weights, n_clusters, random) for _ in range(N_STARTS)]
-    centroids, _ = min(over_threads(run, starts), key=lambda found: found[1])
+    rows = linalg.on_device(linalg.scaled(sample.rows, exponent), done.device)
+    centroids = of_sample(rows, sample.weights, n_clusters, np.random.default_rng(random_state))
     if not sample.complete:
         near_one = over(source, exponent)
 
-        def step(c: Floats) -> ClusterSums:
-            return reduce(near_one, [ClusterSums(c)], checkpoint).states[0]
+        def step(c: Floats) -> tuple[Floats, Floats]:
+            sums = reduce(near_one, [ClusterSums(c[0])], checkpoint).states[0]
+            return sums.means[None], np.array([sums.inertia])
 
-        centroids, _ = lloyd(step, centroids, SOURCE_STEPS)
+        centroids = lloyd(step, centroids[None], SOURCE_STEPS)[0][0]
     found: Floats = linalg.scaled(centroids, -exponent)
     return found
+
+
+def of_sample(rows: Array, weights: Floats, n_clusters: int, random: np.random.Generator) -> Floats:
+    """Centroids of rows that are in memory: on the CPU or on a device, where all work is done."""
+    middle = linalg.like(linalg.column_sums(rows) / rows.shape[0], rows)
+    apart = rows - middle
+    exponent = unit_of(apart)
+    weights = linalg.scaled(weights, linalg.exponent_of(float(weights.max())))
+    sample = Points(linalg.scaled(apart, exponent), linalg.place(weights, rows))
+    with one_blas_thread():  # products over blocks are the same for any number of threads
+        starts = sample.rows[plus_plus(sample, n_clusters, random)]
+        centroids, inertia = lloyd(sample.step, linalg.double(starts), FIRST_STEPS)
+        best = slice(int(np.argmin(inertia)), int(np.argmin(inertia)) + 1)
+        n_left = SAMPLE_STEPS - FIRST_STEPS
+        centroids, _ = lloyd(sample.step, centroids[best], n_left, inertia[best])
+    found: Floats = linalg.scaled(linalg.to_numpy(centroids[0]), -exponent)
+    found += linalg.to_numpy(linalg.double(middle))
+    return found
+
+
+class Points:
+    """Weighted rows about their mean, for steps of several clusterings at once."""
+
+    def __init__(self, rows: Array, weights: Array) -> None:
+        self.rows, self.weights = rows, weights
+        self.squared = linalg.squared_norms(rows)
+        n, d = rows.shape
+        height = n if is_tensor(rows) else max(-(-n // MOST_PARTS), PART_ELEMENTS // d)
+        self.parts = [slice(start, start + height) for start in range(0, n, height)]
+
+    def step(self, centroids: Array) -> tuple[Array, Floats]:
+        """(centroids after a step of Lloyd's, inertia before it) of each of several clusterings.
+
+        `centroids` has the shape (n_clusterings, n_clusters, n_features); an empty cluster keeps
+        its centroid.
+        """
+        found = over_threads(lambda part: self._sums(centroids, part), self.parts)
+        weight, total, inertia = map(sum, zip(*found, strict=True))
+        xp, there = linalg.namespace(weight), weight > 0
+        means = total / xp.where(there, weight, xp.ones_like(weight))
+        return xp.where(there, means, centroids), linalg.to_numpy(inertia)
+
+    def _sums(self, centroids: Array, part: slice) -> tuple[Array, Array, Array]:
+        """Weight and sum of the rows of each cluster, and the inertia, over a part of the rows."""
+        xp, rows, weights = linalg.namespace(centroids), self.rows[part], self.weights[part]
+        n_sets, n_clusters, d = centroids.shape
+        C = linalg.like(xp.reshape(centroids, (-1, d)), rows)
+        scores = rows @ C.T
+        scores -= linalg.squared_norms(C) / 2
+        scores = xp.reshape(scores, (-1, n_sets, n_clusters))
+        labels = xp.argmax(scores, axis=2)
+        best = xp.max(scores, axis=2)
+        distances = xp.clip(self.squared[part][:, None] - 2 * best, 0, None)
+        if self.rows.shape[0] * n_clusters * d < EXACT_SUMS:
+            rows = linalg.double(rows)
+        w = linalg.like(weights, rows)
+        weight = linalg.label_sums(w[:, None], labels, n_clusters)
+        total = linalg.label_sums(rows, labels, n_clusters, w)
+        return weight, total, weights @ linalg.double(distances)
 
 
 def unit_of(rows: Array) -> int:
@@ -69,51 +130,68 @@ def over(source: Source, exponent: int) -> Source:
 
 
 def lloyd(
-    step: Callable[[Floats], ClusterSums], centroids: Floats, n_steps: int
-) -> tuple[Floats, float]:
+    step: Callable[[Array], tuple[Array, Floats]],
+    centroids: Array,
+    n_steps: int,
+    inertia: Any = np.inf,
+) -> tuple[Array, Any]:
     """(centroids, inertia before their last move) after at most n_steps of Lloyd's algorithm.
 
-    Stops when a step lowers the inertia by less than 1e-4 of it.
+    There may be several clusterings, each with its inertia. They stop when a step lowers none of
+    these by more than 1e-4 of it.
     """
-    inertia = np.inf
     for _ in range(n_steps):
-        sums = step(centroids)
-        centroids = sums.means
-        if sums.inertia > (1 - TOLERANCE) * inertia:
-            inertia = sums.inertia
+        before = inertia
+        centroids, inertia = step(centroids)
+        if (inertia > (1 - TOLERANCE) * before).all():
             break
-        inertia = sums.inertia
-    return centroids, float(inertia)
+    return centroids, inertia
 
 
-def plus_plus(
-    rows: np.ndarray, weights: Floats, n_clusters: int, random: np.random.Generator
-) -> Floats:
-    """Greedy k-means++ seeds: each is the best of a few drawn by squared distance."""
-    chosen_from, rows = rows, rows - rows.mean(0, dtype=np.float64).astype(rows.dtype)
+def plus_plus(sample: Points, n_clusters: int, random: np.random.Generator) -> Array:
+    """Row numbers of greedy k-means++ seeds, of shape (n_starts, n_seeds), for a few starts.
+
+    Each seed is the best of a few drawn by squared distance. Nothing is copied from a device until
+    the end.
+    """
+    xp, n = linalg.namespace(sample.rows), sample.rows.shape[0]
     n_candidates = 2 + int(np.log(n_clusters))
-    chosen = [int(random.choice(len(rows), p=weights / weights.sum()))]
-    squared = linalg.squared_norms(rows)
-    distances = _distances(rows, squared, chosen)[0]
-    while len(chosen) < n_clusters:
-        potential = np.cumsum(weights * distances)
-        if potential[-1] <= 0:
-            break  # fewer distinct rows than clusters
-        drawn = np.searchsorted(potential, random.random(n_candidates) * potential[-1])
-        drawn = np.minimum(drawn, len(rows) - 1)
-        nearer = np.minimum(distances, _distances(rows, squared, drawn))
-        best = int(np.argmin(nearer @ weights))
-        chosen.append(int(drawn[best]))
-        distances = nearer[best]
-    return np.asarray(chosen_from[chosen], dtype=np.float64)
+    draws = linalg.place(
+        random.random((N_STARTS, 1 + (n_clusters - 1) * n_candidates)), sample.rows
+    )
+    sets = linalg.count(N_STARTS, sample.rows)
+    distances = linalg.zeros((N_STARTS, n), sample.rows) + 1
+    chosen, totals = [], []
+    for first in [0, *range(1, draws.shape[1], n_candidates)]:
+        drawn = draws[:, first : first + n_candidates if first else 1]
+        potential = xp.cumulative_sum(sample.weights * distances, axis=1)
+        totals.append(potential[:, -1])
+        places = [
+            xp.searchsorted(*pair, side="left" if first else "right")
+            for pair in zip(potential, drawn * potential[:, -1:], strict=True)
+        ]
+        candidates = xp.clip(xp.stack(places), None, n - 1)
+        nearer = _distances(sample, candidates)
+        if first:
+            nearer = xp.minimum(distances[:, None], nearer)
+        best = xp.argmin(nearer @ sample.weights, axis=1)
+        chosen.append(candidates[sets, best])
+        distances = nearer[sets, best]
+    # the distances are all zero once there are no more distinct rows
+    found = linalg.to_numpy(xp.stack(totals) > 0).sum(axis=0)
+    most = int(found.max())
+    return xp.stack(chosen, axis=1)[linalg.index(np.flatnonzero(found == most), sets), :most]
 
 
-def _distances(rows: np.ndarray, squared: np.ndarray, chosen: object) -> Floats:
-    """Squared distances of the chosen rows to all, of shape (n_chosen, n_rows)."""
-    picked = np.asarray(chosen)
-    products = (rows @ rows[picked].T).T  # the larger factor first is faster
-    d = squared[picked, None] + squared - 2 * products
-    d[np.arange(len(picked)), picked] = 0
+def _distances(sample: Points, chosen: Array) -> Array:
+    """Squared distances of chosen rows to all, of the shape of `chosen` and one axis more."""
+    xp, rows, squared = linalg.namespace(sample.rows), sample.rows, sample.squared
+    picked = xp.reshape(chosen, (-1,))
+    other = rows[picked].T
+    products = xp.concat(over_threads(lambda part: rows[part] @ other, sample.parts)).T
+    both = squared[picked][:, None] + squared
+    d = both - 2 * products
     # what is left of two equal rows is rounding, not distance
-    noise = 64 * np.finfo(rows.dtype).eps * (squared[picked, None] + squared)
-    return np.where(d > noise, d, 0.0).astype(np.float64)
+    d = xp.where(d > 64 * xp.finfo(rows.dtype).eps * both, d, xp.zeros_like(d))
+    d[linalg.count(picked.shape[0], picked), picked] = 0
+    return xp.reshape(linalg.double(d), (*chosen.shape, -1))

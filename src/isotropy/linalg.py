@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-import sys
+import mmap
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import array_api_compat
+import array_api_compat.numpy
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
+from isotropy import kernels
 from isotropy.checks import Array, is_tensor
-
-_limiting = threading.Lock()
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread. The limit is global: the first to set it also lifts it."""
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _limiting.release()
-
-
-@functools.lru_cache(maxsize=1)
-def _controller(n_modules: int) -> ThreadpoolController:
-    """The controller of the loaded libraries; made again after new imports."""
-    return ThreadpoolController()
-
+from isotropy.threads import one_blas_thread
 
 Floats = NDArray[np.float64]
 
-BLOCK_ELEMENTS = 1 << 21  # a block and its few temporaries stay in the last-level cache
+BLOCK_ELEMENTS = 3 << 19  # a block and a copy of it stay in the last-level cache
 USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float32
+MAPPED_BYTES = 1 << 20  # of an array that is mapped
+PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windows does not fork
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
+HELD_BYTES = 1 << 26  # of a room that is kept for the next block
+FEW_LABELS = 64  # up to which sums by label are a product
+OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
 SUMMED_ROWS = 256  # rows that are summed in their own dtype before float64 takes over
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
+FILTERS = 40  # after which a subspace iteration gives up
+GROWTH = 1e8  # of one direction over another in a filter, so that rounding leaves both
+MOST_DEGREE = 10  # of a filter
 DRIFT = 1e5  # mean energy over spectral energy past which the mean is split off (see below)
 
 
 def namespace(X: Array) -> Any:
+    """The functions for arrays like X."""
+    if type(X) is np.ndarray:  # at once: it is asked for many times a block
+        return array_api_compat.numpy
     return array_api_compat.array_namespace(X)
 
 
@@ -112,15 +103,34 @@ def index(numbers: NDArray[np.int64], X: Array) -> Array:
     return namespace(X).asarray(numbers, device=array_api_compat.device(X))
 
 
+def count(n: int, X: Array) -> Array:
+    """0 to n - 1 in the namespace and on the device of X."""
+    return namespace(X).arange(n, device=array_api_compat.device(X))
+
+
 def place(sums: Array, X: Array) -> Array:
     """float64 sums in the namespace and on the device of X."""
     xp = namespace(X)
     return xp.asarray(sums, dtype=xp.float64, device=array_api_compat.device(X))
 
 
+def mapped(size: int, dtype: Any) -> NDArray[Any]:
+    """Zeros in memory that goes back to the system when it is freed.
+
+    What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads.
+    """
+    n_bytes = size * np.dtype(dtype).itemsize
+    if n_bytes < MAPPED_BYTES:
+        return np.zeros(size, dtype)
+    return np.frombuffer(mmap.mmap(-1, n_bytes, **PRIVATE), dtype)
+
+
 def zeros(shape: int | tuple[int, ...], X: Array) -> Array:
     """float64 zeros in the namespace and on the device of X."""
     xp = namespace(X)
+    if not is_tensor(X):
+        shape = (shape,) if isinstance(shape, int) else shape
+        return mapped(math.prod(shape), np.float64).reshape(shape)
     return xp.zeros(shape, dtype=xp.float64, device=array_api_compat.device(X))
 
 
@@ -129,16 +139,109 @@ def empty(shape: tuple[int, ...], X: Array) -> Array:
     return namespace(X).empty(shape, dtype=X.dtype, device=array_api_compat.device(X))
 
 
-def blocks(
-    X: Array, w: Floats | None = None, on_device: int = 64
-) -> Iterator[tuple[int, Array, Array | None]]:
-    """(first row, rows, weights in float64) of consecutive blocks of X.
+_rooms = threading.local()
 
-    Devices prefer fewer, larger products: their blocks are `on_device` times as large.
+
+def room(shape: tuple[int, ...], X: Array, name: str = "rows") -> Array:
+    """Uninitialised room in the dtype of X, lent until this thread asks again by that name.
+
+    Memory that is given back and taken again costs more than the sums that are made in it.
     """
-    rows = max(256, BLOCK_ELEMENTS // X.shape[1])
     if is_tensor(X):
-        rows *= on_device
+        return empty(shape, X)
+    size = math.prod(shape)
+    if size * X.dtype.itemsize > HELD_BYTES:
+        return mapped(size, X.dtype).reshape(shape)
+    held = getattr(_rooms, f"{name} {X.dtype}", None)
+    if held is None or held.size < size:
+        held = mapped(size, X.dtype)
+        setattr(_rooms, f"{name} {X.dtype}", held)
+    return held[:size].reshape(shape)
+
+
+def leave_rooms() -> None:
+    """Give back what `room` has lent to this thread."""
+    _rooms.__dict__.clear()
+
+
+def gathered(X: Array, numbers: Array) -> Array:
+    """Rows of X by their numbers, in a `room`."""
+    if is_tensor(X):
+        return namespace(X).take(X, numbers, axis=0)
+    place = room((len(numbers), X.shape[1]), X, "gathered")
+    return np.take(X, numbers, axis=0, out=place, mode="clip")  # "raise" takes another copy
+
+
+def shifted(X: Array, origin: Array) -> Array:
+    """X - origin, in a `room`."""
+    return namespace(X).subtract(X, origin, out=room(X.shape, X))
+
+
+def shifted_sums(X: Array, origin: Array, w: Array | None = None) -> tuple[Array, ...]:
+    """(Y, radius, total, third): y = x - origin in a `room`, ||y||^2, sum w y, sum w ||y||^2 y."""
+    if is_tensor(X) and w is None and (found := kernels.shifted_sums(X, origin)) is not None:
+        return found
+    Y = shifted(X, origin)
+    radius = squared_norms(Y)
+    heights = [namespace(X).ones_like(radius), radius] if w is None else [w, w * radius]
+    total, third = weighted_sums(Y, namespace(X).stack(heights))
+    return Y, radius, total, third
+
+
+def unit_sums(X: Array, w: Array | None = None) -> tuple[Array, ...]:
+    """(norms, unit_sum, unit_square_sum): ||x||, sum w u and sum w^2 u^2 with u = x / ||x||.
+
+    Zero rows have no u.
+    """
+    xp = namespace(X)
+    if is_tensor(X) and w is None and (found := kernels.unit_sums(X)) is not None:
+        return xp.sqrt(found[0]), *found[1:]
+    squares = xp.multiply(X, X, out=room(X.shape, X))
+    norms = xp.sqrt(squares @ xp.ones_like(X[0]))
+    inverse = 1 / xp.where(norms > 0, norms, xp.inf)
+    inverse = inverse if w is None else w * inverse
+    return norms, column_sums(X, inverse), column_sums(squares, inverse**2)
+
+
+def exp_sums(scores: Array, high: Array | None = None) -> tuple[Array, Array]:
+    """Sums of exp(s - high) and of exp(high - s) over each column of the scores, which are lost."""
+    if is_tensor(scores) and (found := kernels.exp_sums(scores, high)) is not None:
+        return found
+    xp = namespace(scores)
+    if high is not None:
+        scores -= high
+    plus = column_sums(xp.exp(scores, out=scores))
+    return plus, column_sums(xp.reciprocal(scores, out=scores))
+
+
+def add_product(total: Array, X: Array) -> None:
+    """Add X'X, made in the dtype of X, to a matrix in float64."""
+    if is_tensor(X):
+        total += kernels.symmetric_product(X)
+    else:
+        total += np.matmul(X.T, X, out=room(total.shape, X, "product"))
+
+
+def add_outer(total: Array, a: Array, b: Array) -> None:
+    """Add a b' to a matrix, without another of its size."""
+    if is_tensor(total):
+        total.addr_(a, b)
+        return
+    for start in range(0, len(total), OUTER_ROWS):
+        part = slice(start, start + OUTER_ROWS)
+        total[part] += a[part, None] * b
+
+
+def blocks(
+    X: Array, w: Floats | None = None, on_device: int = 64, on_host: int = 1
+) -> Iterator[tuple[int, Array, Array | None]]:
+    """(first row, rows, weights in float64) of consecutive blocks of X, all of the same size.
+
+    Devices prefer fewer, larger products: their blocks are `on_device` times as large, and those
+    of arrays `on_host` times.
+    """
+    rows = max(256, BLOCK_ELEMENTS // X.shape[1]) * (on_device if is_tensor(X) else on_host)
+    rows = max(1, -(-X.shape[0] // max(1, round(X.shape[0] / rows))))
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
         yield start, block, None if w is None else place(w[start : start + rows], block)
@@ -146,34 +249,61 @@ def blocks(
 
 def column_sums(X: Array, w: Array | None = None) -> Array:
     """sum_i w_i x_i in float64; 256 rows at a time are summed in their own dtype."""
-    xp = namespace(X)
     if w is None:
-        w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
-    whole = X.shape[0] // SUMMED_ROWS * SUMMED_ROWS
-    total = double(w[whole:] @ X[whole:])
+        w = namespace(X).ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
+    return weighted_sums(X, w[None])[0]
+
+
+def weighted_sums(X: Array, weights: Array) -> Array:
+    """weights @ X in float64; 256 rows at a time are summed in their own dtype."""
+    xp, whole = namespace(X), X.shape[0] // SUMMED_ROWS * SUMMED_ROWS
+    total = double(weights[:, whole:] @ X[whole:])
     if whole:
         parts = xp.reshape(X[:whole], (-1, SUMMED_ROWS, X.shape[1]))
-        sums = xp.reshape(w[:whole], (-1, 1, SUMMED_ROWS)) @ parts
-        total = total + xp.sum(sums[:, 0], axis=0, dtype=xp.float64)
+        shape = (weights.shape[0], -1, SUMMED_ROWS)
+        heights = xp.permute_dims(xp.reshape(weights[:, :whole], shape), (1, 0, 2))
+        total += xp.sum(heights @ parts, axis=0, dtype=xp.float64)
     return total
 
 
 def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -> Array:
     """sum w_i x_i over the rows of each label, in float64, of shape (n_labels, n_features).
 
-    On the CPU 256 rows at a time, or as many as there are labels, are summed in their own dtype.
+    Labels of shape (n_samples, n_sets) have sums of shape (n_sets, n_labels, n_features). On the
+    CPU 256 rows at a time, or as many as there are labels, are summed in their own dtype.
     """
-    xp = namespace(X)
+    xp, (n, d) = namespace(X), X.shape
     if w is None:
-        w = xp.ones(X.shape[0], dtype=X.dtype, device=array_api_compat.device(X))
+        w = xp.ones(n, dtype=X.dtype, device=array_api_compat.device(X))
+    sets = xp.reshape(labels, (n, -1))
+    n_sets = sets.shape[1]
     if is_tensor(X):
-        member = xp.astype(labels[:, None] == index(np.arange(n_labels), X), X.dtype)
-        return double((member * w[:, None]).T @ X)
-    parts = np.arange(len(X)) // max(SUMMED_ROWS, n_labels)
-    shape = ((int(parts[-1]) + 1) * n_labels, len(X))
-    codes = (w, labels + n_labels * parts, np.arange(len(X) + 1))
-    sums = scipy.sparse.csc_array(codes, shape=shape) @ X
-    return sums.reshape(-1, n_labels, X.shape[1]).sum(axis=0, dtype=np.float64)
+        member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype)
+        sums = double(xp.reshape(member * w[:, None, None], (n, -1)).T @ X)
+    elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
+        member = (sets.T[:, None] == np.arange(n_labels)[:, None]).astype(X.dtype) * w
+        sums = weighted_sums(X, member.reshape(-1, n))
+    else:
+        parts = np.arange(n) // max(SUMMED_ROWS, n_labels)
+        codes = sets + n_labels * (np.arange(n_sets) + n_sets * parts[:, None])
+        ends = np.arange(0, n * n_sets + 1, n_sets)
+        shape = ((int(parts[-1]) + 1) * n_sets * n_labels, n)
+        found = scipy.sparse.csc_array((np.repeat(w, n_sets), codes.ravel(), ends), shape=shape) @ X
+        sums = found.reshape(-1, n_sets * n_labels, d).sum(axis=0, dtype=np.float64)
+    return xp.reshape(sums, (*labels.shape[1:], n_labels, d))
+
+
+def by_label(labels: Array, n_labels: int) -> tuple[Array, NDArray[np.int64]]:
+    """(numbers of the rows sorted by label, where in them each label begins and the last ends).
+
+    Rows of one label keep their order. It takes one copy from a device.
+    """
+    xp = namespace(labels)
+    if n_labels <= np.iinfo(np.int16).max:
+        labels = xp.astype(labels, xp.int16)  # sorted by radix
+    order = xp.argsort(labels, stable=True)
+    places = xp.astype(count(n_labels + 1, labels), labels.dtype)
+    return order, to_numpy(xp.searchsorted(labels[order], places))
 
 
 def squared_norms(X: Array) -> Array:
@@ -259,11 +389,83 @@ def eigh(symmetric: Floats, device: str = "cpu") -> tuple[Floats, Floats]:
     """Eigenvalues in descending order and the eigenvectors as columns, made on a device."""
     if device == "cpu":
         with threads_for(len(symmetric)):
-            values, vectors = scipy.linalg.eigh(symmetric, driver="evd", check_finite=False)
+            values, vectors = np.linalg.eigh(symmetric)  # which other threads can run beside
     else:
         moved = on_device(symmetric, device)
         values, vectors = map(to_numpy, namespace(moved).linalg.eigh(moved))
     return values[::-1], vectors[:, ::-1]
+
+
+def leading(symmetric: Array, n: int) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """The n largest eigenvalues of each matrix of a stack, the eigenvectors, and whether found.
+
+    For devices, which multiply many matrices as fast as they read them, and decompose them one by
+    one. The matrices, of shape (m, d, d), are in float64, have no negative eigenvalues, and numbers
+    whose squares are floats.
+
+    Returns
+    -------
+    values : array of shape (m, n)
+        In descending order.
+    vectors : array of shape (m, d, n)
+    found : numpy array of shape (m,)
+        Whether |A v - value v| is within a few roundings of |A| for all n pairs. If not, the matrix
+        must be decomposed.
+
+    Notes
+    -----
+    Subspace iteration with Chebyshev polynomials, which grow fastest outside the interval from zero
+    to the least value that the subspace has.
+    """
+    xp, (m, d, _) = namespace(symmetric), symmetric.shape
+    first, vectors = zeros((m, n), symmetric), zeros((m, d, n), symmetric)
+    width, eps = min(d, 2 * n + 8), float(np.finfo(np.float64).eps)
+    start = np.linalg.qr(np.random.default_rng(0).standard_normal((d, width))).Q
+    basis = place(np.broadcast_to(start, (m, d, width)).copy(), symmetric)
+    left = np.arange(m)  # matrices whose eigenvectors are not found yet
+    for _ in range(FILTERS):
+        turned = symmetric @ basis
+        values, turns = xp.linalg.eigh(xp.matrix_transpose(basis) @ turned)
+        values, turns = xp.flip(values, axis=1), xp.flip(turns, axis=2)
+        basis, turned = basis @ turns, turned @ turns
+        apart = turned[:, :, :n] - basis[:, :, :n] * values[:, None, :n]
+        residual = xp.max(xp.linalg.vector_norm(apart, axis=1), axis=1)
+        length = xp.min(xp.linalg.vector_norm(basis, axis=1), axis=1)
+        known = xp.stack([residual, length, values[:, 0], values[:, -1]])
+        error, shortest, top, low = to_numpy(known)  # the one copy from a device
+        found = (error <= max(16.0, d**0.5 / 2) * eps * top) & (shortest > 0.5)
+        if found.any():
+            places, mine = index(left[found], values), index(np.flatnonzero(found), values)
+            first[places], vectors[places] = values[mine, :n], basis[mine, :, :n]
+            rest = index(np.flatnonzero(~found), values)
+            symmetric, basis, turned = symmetric[rest], basis[rest], turned[rest]
+            left, top, low = left[~found], top[~found], low[~found]
+        if not len(left):
+            break
+        low = np.maximum(low, eps * top)
+        degree = int(math.log(GROWTH) / math.acosh(max(2 * float(np.max(top / low)) - 1, 1 + eps)))
+        half = place(low / 2, symmetric)[:, None, None]
+        before, filtered = basis, turned / half - basis
+        for _ in range(min(degree, MOST_DEGREE) - 1):
+            before, filtered = filtered, 2 * (symmetric @ filtered / half - filtered) - before
+        basis = orthonormal(filtered)
+    return first, vectors, np.isin(np.arange(m), left, invert=True)
+
+
+def orthonormal(stack: Array) -> Array:
+    """Orthonormal columns that span those of each matrix, by Cholesky factors of their products.
+
+    Shifted and done three times, as in Fukaya et al. 2020: good for condition numbers up to 1e15.
+    """
+    xp, d = namespace(stack), stack.shape[1]
+    shift = d * float(np.finfo(np.float64).eps)
+    for _ in range(3):
+        norms = xp.linalg.vector_norm(stack, axis=1)[:, None, :]
+        stack = stack / xp.where(norms > 0, norms, xp.ones_like(norms))
+        products = xp.matrix_transpose(stack) @ stack
+        factor = xp.linalg.cholesky(products + shift * place(np.eye(stack.shape[2]), stack))
+        stack = stack @ xp.matrix_transpose(xp.linalg.inv(factor))
+    return stack / xp.linalg.vector_norm(stack, axis=1)[:, None, :]
 
 
 def threads_for(n_features: int) -> contextlib.AbstractContextManager[None]:
@@ -325,6 +527,12 @@ def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
     """(index of the nearest centroid, squared distance to it) for every row."""
     origin = centroids.mean(0)
     return nearest_about(X - origin, centroids - origin)
+
+
+def nearest_label(rows: Array, centroids: Array) -> Array:
+    """Index of the nearest centroid for every row of a block."""
+    origin = centroids.mean(0)
+    return nearest_about(shifted(rows, origin), centroids - origin)[0]
 
 
 def nearest_about(Y: Array, C: Array) -> tuple[Array, Array]:

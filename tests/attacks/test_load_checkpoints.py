@@ -278,4 +278,4 @@ def test_the_command_says_it_in_one_line(kept, folder, refused):
     begun = kept / "pass-000" / "begun.json"
     begun.write_text(json.dumps(json.loads(begun.read_text()) | {"n_runs": 10**12}))
     options = ("--chunk-rows", 50, "--metrics", ",".join(METRICS), "--checkpoint", "kept")
-    refused("measure", "x.npy", *options, says="n_runs must be at most 12")
+    refused("measure", "x.npy", *options, says="n_runs must be 12")

@@ -23,17 +23,8 @@ PENDING = SimpleNamespace(status="pending")
         (AttributeError("another"), AttributeError),
     ],
 )
-def test_only_what_is_cancelled_or_cut_off_is_lost(error, seen, monkeypatch):
-    async def result(client, future):
-        return None
-
-    def waited_for(self, coroutine, stopping=False):
-        coroutine.close()
-        raise error
-
-    engine = object.__new__(dask.Dask)
-    monkeypatch.setattr(dask, "fetched", result)
-    monkeypatch.setattr(dask.Dask, "_waited_for", waited_for)
-    monkeypatch.setattr(dask.Dask, "client", None, raising=False)
+def test_only_what_is_cancelled_or_cut_off_is_lost(error, seen):
+    fetching = concurrent.futures.Future()
+    fetching.set_exception(error)
     with pytest.raises(seen):
-        engine._result(PENDING)
+        object.__new__(dask.Dask)._result(PENDING, fetching)

@@ -13,7 +13,7 @@ import pytest
 from sklearn.base import clone
 
 import isotropy
-from isotropy import engines
+from isotropy import engines, linalg
 from isotropy.engines import map_rows
 from isotropy.errors import InputError, MissingExtraError
 from isotropy.repairs import Repair
@@ -338,3 +338,21 @@ def test_a_single_chunk_is_written_while_it_is_read(apart):
         assert told == ["read", 1.0, "read", 3.0, "read", 5.0, "end"]
     else:
         assert told == ["read", "read", "read", 1.0, 3.0, 5.0, "end"]
+
+
+def test_what_follows_a_pass_is_done_where_the_rows_were_summed(source, monkeypatch):
+    asked = []
+
+    class There(engines.Local):
+        def place(self, source):
+            return "there"
+
+    def eigh(symmetric, device="cpu"):
+        asked.append(device)
+        return eigh_here(symmetric)
+
+    eigh_here = linalg.eigh
+    monkeypatch.setattr(linalg, "eigh", eigh)
+    isotropy.measure(source, ["singular_values"], engine=There())
+    isotropy.measure(source, ["singular_values"])
+    assert set(asked) == {"there", "cpu"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isotropy.engines.local import ThreadPool, n_threads
+from isotropy.threads import ThreadPool, n_threads
 
 
 @pytest.fixture

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from isotropy import AllButTheTop, Center, ClusterRemoval
+from isotropy import AllButTheTop, Center, ClusterRemoval, linalg, threads
 from isotropy.errors import IsotropyWarning
+from isotropy.repairs import removal
 from isotropy.sources import ArraySource
+
+from ..on_device import as_device, copies_to_host, device_source
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +164,54 @@ def test_clusters_far_from_the_origin_are_told_apart(shift):
     random = np.random.default_rng(0)
     rows = random.standard_normal((400, 8)) + 5 * random.integers(2, size=(400, 1)) + shift
     assert ClusterRemoval(2, 1).fit(rows.astype(np.float32)).n_clusters_ == 2
+
+
+@pytest.mark.parametrize("side", ["top", "bottom"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_on_a_device_are_repaired_like_those_of_the_cpu(X, side, dtype):
+    torch = pytest.importorskip("torch")
+    rows = X.astype(dtype)
+    here = ClusterRemoval(5, 3, side=side).fit(rows)
+    with as_device():
+        there = ClusterRemoval(5, 3, side=side).fit(device_source(rows))
+        made = torch.empty(rows.shape, dtype=getattr(torch, np.dtype(dtype).name))
+        there.apply(torch.from_numpy(rows), made)
+    eps = float(np.finfo(dtype).eps)
+    order = nearest(here.cluster_centers_, there.cluster_centers_)
+    assert sorted(order) == list(range(5))
+    assert np.abs(there.means_[order] - here.means_).max() <= 100 * eps * np.abs(rows).max()
+    assert (there.n_components_[order] == here.n_components_).all()
+    expected = here.transform(rows)
+    assert np.abs(made.numpy() - expected).max() <= 1e4 * eps * np.abs(rows).max()
+
+
+def test_directions_on_a_device_need_no_decomposition_unless_they_are_not_found(X, monkeypatch):
+    pytest.importorskip("torch")
+    calls, full = [], removal.directions
+    monkeypatch.setattr(removal, "directions", lambda *args: calls.append(1) or full(*args))
+    with as_device():
+        found = ClusterRemoval(5, 3).fit(device_source(X)).components_
+        assert not calls
+        monkeypatch.setattr(linalg, "FILTERS", 0)
+        given_up = ClusterRemoval(5, 3).fit(device_source(X)).components_
+    assert len(calls) == 5
+    for a, b in zip(found, given_up, strict=True):
+        assert np.abs(np.abs(a @ b.T) - np.eye(3)).max() < 1e-9
+
+
+def test_a_block_on_a_device_is_repaired_with_few_copies_to_the_host(X):
+    torch = pytest.importorskip("torch")
+    repair, rows = ClusterRemoval(5, 2).fit(X), torch.from_numpy(X)
+    with copies_to_host() as copies:
+        repair.apply(rows, torch.empty_like(rows))
+    assert copies.total() <= 3  # the scale of centroids, finite distances, where clusters begin
+
+
+def test_the_fit_is_the_same_for_any_number_of_threads(X, monkeypatch):
+    found = []
+    for n in (1, 4):
+        monkeypatch.setattr(threads, "n_threads", lambda n=n: n)
+        repair = ClusterRemoval(7, 3).fit(ArraySource(X.astype(np.float32), chunk_rows=200))
+        found.append([repair.cluster_centers_, repair.means_, repair.components_])
+    for one, other in zip(*found, strict=True):
+        assert (one == other).all()

@@ -61,7 +61,7 @@ def test_blocks_are_as_far_apart_as_their_formula_says(n_features, n_joined):
 def test_any_split_of_the_rows_gives_the_same_blocks():
     X = clustered(0, 700, 100).astype(np.float32)
     weights = np.random.default_rng(1).integers(0, 3, 700).astype(float)
-    whole = BlockSums(700).settled(X)
+    whole = BlockSums(700).settled(X, 700)
     parts = [whole.empty() for _ in range(3)]
     edges = [0, 13, 450, 700]
     for part, start, end in zip(parts, edges, edges[1:], strict=False):

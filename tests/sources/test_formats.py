@@ -90,10 +90,11 @@ def test_chunks_are_read_in_another_process(make, X):
     assert float(done.stdout) == pytest.approx(float(X[7:14].sum()), rel=1e-5)
 
 
-def test_default_chunks_hold_about_64_megabytes(tmp_path):
+def test_default_chunks_of_a_file_are_many_and_equal(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((70_000, 256), np.float16))
-    chunks = open(tmp_path / "x.npy").chunks()
-    assert [chunk.n_rows for chunk in chunks] == [65536, 4464]
+    source = open(tmp_path / "x.npy")
+    assert [chunk.n_rows for chunk in source.chunks()] == [8192] * 8 + [4464]
+    assert [chunk.n_rows for chunk in source.coarse().chunks()] == [65536, 4464]
 
 
 def test_a_row_group_larger_than_a_chunk_is_one_chunk_in_small_batches(tmp_path, X, rows):

@@ -20,8 +20,8 @@ from typer import Option
 
 from isotropy._version import __version__
 from isotropy.cli.common import JsonOption, command
-from isotropy.engines import n_threads
 from isotropy.tables import json_line, text_table
+from isotropy.threads import n_threads
 
 CORE = "core"
 ENABLES = {  # extra: what it is for

@@ -21,7 +21,6 @@ from isotropy.engines import (
     Engine,
     map_rows,
     open_checkpoint,
-    over_threads,
     reduce,
     using,
 )
@@ -31,6 +30,7 @@ from isotropy.repairs import Origin, Repair, files
 from isotropy.sources import Source, as_source, guard, open_sink, output_path
 from isotropy.stats import Moments
 from isotropy.stored import Field
+from isotropy.threads import over_threads
 
 KIND = "codec"
 SUFFIXES = (".npy", ".parquet", ".safetensors", "")  # of files that can hold codes

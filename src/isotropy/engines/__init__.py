@@ -2,7 +2,7 @@
 
 from isotropy.engines.base import Engine
 from isotropy.engines.checkpoint import Checkpoint, open_checkpoint
-from isotropy.engines.local import Local, n_threads, over_threads
+from isotropy.engines.local import Local
 from isotropy.engines.passes import PassProgress, Reduced, map_rows, named, reduce, using
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "map_rows",
     "named",
     "open_checkpoint",
-    "over_threads",
     "reduce",
     "using",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from isotropy.checks import Array
@@ -13,6 +15,25 @@ from isotropy.stats import Statistic
 
 RowFunction = Callable[[Array], Array]
 Report = Callable[[int], None]
+
+N_RUNS = 32  # of the chunks of a source, if there are as many
+LONG_RUN = 4  # chunks, past which there are more runs
+MOST_RUNS = 256
+LONGEST_RUN = 16  # chunks, past which there are more runs than that
+
+
+def runs(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+    """The chunks of a source in consecutive runs, each of which is added up by itself.
+
+    They depend on the chunks alone, and so do the sums: to the last digit they are the same with
+    any number of threads and workers.
+    """
+    n_chunks = len(chunks)
+    n_runs = max(
+        min(n_chunks, N_RUNS), min(n_chunks // LONG_RUN, MOST_RUNS), -(-n_chunks // LONGEST_RUN)
+    )
+    bounds = [n_chunks * i // n_runs for i in range(n_runs + 1)]
+    return [chunks[start:stop] for start, stop in pairwise(bounds)]
 
 
 @dataclass
@@ -23,8 +44,8 @@ class Partial:
     n_chunks: int = 0
     n_skipped: int = 0
 
-    def add(self, batches: Iterable[Batch], report: Report) -> None:
-        """Update every statistic with the batches of a chunk."""
+    def add(self, batches: Iterable[Batch], report: Report, n_chunks: int = 1) -> None:
+        """Update every statistic with the batches of a chunk, or of several."""
         for batch in batches:
             if batch.rows.shape[0]:
                 where = batch.first_row if batch.numbers is None else batch.numbers
@@ -32,7 +53,7 @@ class Partial:
                     state.update(batch.rows, batch.weights, first_row=where)
             self.n_skipped += batch.n_skipped
             report(batch.rows.shape[0] + batch.n_skipped)
-        self.n_chunks += 1
+        self.n_chunks += n_chunks
 
     def merge(self, other: Partial) -> Partial:
         """Add what `other` has seen."""
@@ -41,6 +62,34 @@ class Partial:
         self.n_chunks += other.n_chunks
         self.n_skipped += other.n_skipped
         return self
+
+
+class Tree:
+    """Merges the partial states of runs two by two, then the results of that two by two, ...
+
+    Which states are merged with which depends on the number of runs alone, so they may be added in
+    any order, and by several threads: the one that brings the second of two merges them.
+    """
+
+    def __init__(self, n_runs: int) -> None:
+        self.n_runs = n_runs
+        self.total: Partial | None = None
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[int, int], Partial] = {}
+
+    def add(self, run: int, partial: Partial) -> None:
+        """Add what a run found."""
+        n_left, level = self.n_runs, 0
+        while n_left > 1:
+            if run ^ 1 < n_left:
+                with self._lock:
+                    other = self._waiting.pop((level, run ^ 1), None)
+                    if other is None:
+                        self._waiting[level, run] = partial
+                        return
+                partial = other.merge(partial) if run & 1 else partial.merge(other)
+            run, n_left, level = run // 2, -(-n_left // 2), level + 1
+        self.total = partial
 
 
 def fresh(statistics: Sequence[Statistic]) -> Partial:
@@ -81,9 +130,8 @@ class PassCheckpoint:
     def settle(self, statistics: Sequence[Statistic]) -> None:
         """Save the statistics as the first rows settled them."""
 
-    def n_runs(self, proposed: int) -> int:
-        """The number of runs that the pass was started with; `proposed` if it is new."""
-        return proposed
+    def begin(self, n_runs: int) -> None:
+        """Begin or resume a pass of that many runs."""
 
     def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
         """What run number `run`, which has these chunks, had finished; None if nothing."""
@@ -117,6 +165,10 @@ class Engine(ABC):
     @abstractmethod
     def map(self, source: Source, function: RowFunction, sink: Any, report: Report) -> int:
         """Write function(rows) of every chunk to the sink, in order; returns rows left out."""
+
+    def place(self, source: Source) -> str:
+        """The device that the rows of the source are summed on: "cpu" or a torch device."""
+        return source.device
 
     def check(self, sink: Any) -> None:  # noqa: B027
         """Raise if the engine cannot write to the sink."""

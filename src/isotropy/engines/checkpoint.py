@@ -62,7 +62,9 @@ class Checkpoint:
         identity = source.identity()
         if identity is None:
             raise InputError("a checkpoint needs files or arrays as its source.")
-        key = _digest([engine, identity, [_settings(s) for s in statistics]])
+        chunks = source.chunks()
+        cut = [len(chunks), chunks[0].n_rows]
+        key = _digest([engine, identity, cut, [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
             if _begun(begun)["key"] != key:
@@ -91,7 +93,7 @@ class PassFolder(PassCheckpoint):
         self, folder: Path, key: str, statistics: Sequence[Statistic], source: Source
     ) -> None:
         self.folder, self.key, self.statistics = folder, key, statistics
-        self.n_chunks, self.n_features = len(source.chunks()), source.n_features
+        self.n_features = source.n_features
         self.next_save: dict[int, float] = {}
         self.made: list[Path] = []
 
@@ -114,17 +116,17 @@ class PassFolder(PassCheckpoint):
         self._write(self.folder / "settled.safetensors", Partial(list(statistics)), {})
         self.statistics = list(statistics)
 
-    def n_runs(self, proposed: int) -> int:
+    def begin(self, n_runs: int) -> None:
         begun = self.folder / "begun.json"
         if begun.is_file():
             with _damage(begun):
-                n_runs: int = _begun(begun)["n_runs"]
-                _expect_at_most("n_runs", n_runs, self.n_chunks, "chunks")
-            return n_runs
+                found = _begun(begun)["n_runs"]
+                if found != n_runs:
+                    raise InputError(f"n_runs must be {n_runs}, got {one_line(found, 30)}")
+            return
         with self._writing(), atomic_write(begun) as part:
-            found = {"isotropy": __version__, "key": self.key, "n_runs": proposed}
-            part.write_text(json.dumps(found))
-        return proposed
+            state = {"isotropy": __version__, "key": self.key, "n_runs": n_runs}
+            part.write_text(json.dumps(state))
 
     def load(self, run: int, chunks: Sequence[Chunk]) -> Partial | None:
         path = self.folder / RUN_FILE.format(run)

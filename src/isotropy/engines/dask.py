@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import copy
+import itertools
 import logging
 import signal
 import time
@@ -16,15 +16,27 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from isotropy import checks
-from isotropy.engines.base import Engine, Partial, PassCheckpoint, Report, RowFunction, fresh, write
-from isotropy.engines.local import n_threads
+from isotropy.engines.base import (
+    Engine,
+    Partial,
+    PassCheckpoint,
+    Report,
+    RowFunction,
+    Tree,
+    fresh,
+    runs,
+    write,
+)
+from isotropy.engines.packed import Packed, packed, unpacked
 from isotropy.errors import ClusterError, InputError, MissingExtraError
-from isotropy.linalg import one_blas_thread
+from isotropy.linalg import leave_rooms
 from isotropy.sources import Chunk, PartsSink, Source
 from isotropy.stats import Statistic
+from isotropy.threads import n_threads, one_blas_thread
 
-GROUP = 16  # chunks that workers merge before the result is sent here
-RUN = 2  # chunks per task: states are large, so the fewer are sent the better
+GROUP = 16  # runs that workers merge before the result is sent here: a power of TOGETHER
+TOGETHER = 4  # states that a task merges, which are in memory together: a power of two
+FETCHED_AHEAD = 4  # results that are on their way here at the same time
 KEEP_MEMORY = {  # workers keep the few MB of each block instead of returning them to the system
     "MALLOC_TRIM_THRESHOLD_": 1 << 28,
     "MALLOC_MMAP_THRESHOLD_": 1 << 25,
@@ -43,6 +55,7 @@ WORKER_TIMEOUT = 300.0  # seconds without a worker before the work is given up
 SAID_AFTER = 10.0  # seconds without a worker before a warning
 CONNECTING = 30.0  # seconds to reach a scheduler, at first and when the connection is lost
 STOPPING = 10.0  # seconds without a worker before stopped work is no longer waited for
+SPREADING = 5.0  # seconds for copies of what tasks share, without which they are slower to start
 CLOSING = 60.0  # seconds before a cluster that does not close is left to end with this process
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError, OSError)
 TICK = 0.5  # seconds between two looks at the cluster
@@ -56,10 +69,11 @@ _log = logging.getLogger(__name__)
 class Dask(Engine):
     """Workers of a Dask cluster, by default a cluster of this machine's processes.
 
-    Chunks are read where they are computed, two per task except in the last group. In `reduce`,
-    the workers merge the tasks of each group of 16 consecutive chunks pairwise in chunk order, and
-    the groups are merged here in order: the result does not depend on which worker finishes first.
-    The chunks of a lost worker are read again.
+    Chunks are read where they are computed. In `reduce`, each task is a run of consecutive chunks,
+    as the chunks alone decide. Workers merge each group of 16 consecutive runs, and the groups are
+    merged here, in an order that the number of runs alone decides. So the result depends neither on
+    the number of workers nor on which of them finishes first. The chunks of a lost worker are read
+    again.
 
     If there is no worker left, the work waits for one and says so once. It ends with a
     `ClusterError` after `worker_timeout` seconds, if the scheduler is lost, or if the same chunks
@@ -103,7 +117,7 @@ class Dask(Engine):
             if scheduler is None:
                 self.cluster = opened.enter_context(local_cluster(n_workers or n_threads()))
             try:
-                self.client = connected(Client, self.cluster or scheduler)
+                self.client = connected(Client, self.cluster or scheduler, self.cluster is not None)
             except (Exception, asyncio.CancelledError) as error:  # of many kinds, by address, load
                 raise InputError(
                     f"engine 'dask': scheduler {scheduler!r} must be reachable "
@@ -116,40 +130,41 @@ class Dask(Engine):
     def reduce(
         self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
-        chunks = source.chunks()
-        n_groups = -(-len(chunks) // GROUP)
-        saved.n_runs(n_groups)
-        groups = [chunks[GROUP * i : GROUP * (i + 1)] for i in range(n_groups)]
-        done = [finished(saved, i, group) is not None for i, group in enumerate(groups)]
+        cut = runs(source.chunks())
+        groups = [cut[i : i + GROUP] for i in range(0, len(cut), GROUP)]
+        chunks = [list(itertools.chain.from_iterable(group)) for group in groups]
+        saved.begin(len(groups))
+        done = [finished(saved, i, mine) is not None for i, mine in enumerate(chunks)]
 
         def submit(i: int, shared: Any) -> Any:
-            return self._tree(shared, groups[i], RUN if i + 1 < n_groups else 1)
+            return self._merged(shared, groups[i], priority=-i)
 
-        merged = fresh(statistics)
-        todo = [i for i in range(n_groups) if not done[i]]
+        merged = Tree(len(groups))
+        todo = [i for i, is_done in enumerate(done) if not is_done]
         with self._results(todo, submit, source, list(statistics)) as results:
-            for i, group in enumerate(groups):
-                partial = finished(saved, i, group) if done[i] else next(results)
+            for i, mine in enumerate(chunks):
+                partial = saved.load(i, mine) if done[i] else unpacked(next(results), statistics)
                 assert partial is not None
                 if not done[i]:
-                    saved.save(i, partial, group)
-                report(sum(chunk.n_rows for chunk in group))
-                merged.merge(partial)
-        return merged
+                    saved.save(i, partial, mine)
+                report(sum(chunk.n_rows for chunk in mine))
+                merged.add(i, partial)
+        assert merged.total is not None
+        return merged.total
 
-    def _tree(self, shared: Any, group: list[Chunk], n_together: int) -> Any:
-        level = [
-            self.client.submit(run_state, shared, group[i : i + n_together], pure=False)
-            for i in range(0, len(group), n_together)
-        ]
-        while len(level) > 1:
-            level = [
-                self.client.submit(merged_pair, *level[i : i + 2], pure=False)
-                if i + 1 < len(level)
-                else level[i]
-                for i in range(0, len(level), 2)
+    def _merged(self, shared: Any, group: list[Sequence[Chunk]], priority: int) -> Any:
+        """The task that merges the runs of a group. What is of a group before it comes first."""
+        options = {"pure": False, "priority": priority}
+        states = self.client.map(run_state, [shared] * len(group), group, **options)
+        while len(states) > 1:
+            some = [states[i : i + TOGETHER] for i in range(0, len(states), TOGETHER)]
+            states = [
+                self.client.submit(merged_states, shared, *each, **options)
+                if len(each) > 1
+                else each[0]
+                for each in some
             ]
-        return level[0]
+        return states[0]
 
     def map(self, source: Source, function: RowFunction, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
@@ -185,32 +200,43 @@ class Dask(Engine):
         `submit` makes the task of a part from its number and what all tasks share.
         """
         futures: dict[int, Any] = {}
+        fetching: dict[int, concurrent.futures.Future[Any]] = {}
         common = None
 
         def begin(part: int) -> None:
             nonlocal common
             try:
                 if common is None or common.status not in ("pending", "finished"):
-                    with warnings.catch_warnings():  # a task of its own can be repeated if lost
-                        warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-                        common = self.client.submit(together, *shared, pure=False)
+                    common = self._shared(shared)
                 futures[part] = submit(part, common)
+                fetching.pop(part, None)
+            except ClusterError:
+                raise
             except Exception:
                 self._expect_scheduler()  # a closed client takes no tasks
                 raise
 
+        def result(i: int) -> Any:
+            for part in parts[i : i + FETCHED_AHEAD]:
+                if part not in fetching:
+                    fetching[part] = self._begun(fetched(self.client, futures[part]))
+            return self._result(futures[parts[i]], fetching[parts[i]])
+
         def results() -> Iterator[Any]:
-            for part in parts:
+            for i, part in enumerate(parts):
                 for attempt in range(1, ATTEMPTS + 1):
                     try:
-                        found = self._result(futures[part])
+                        found = result(i)
                         break
                     except Lost as lost:
                         if attempt == ATTEMPTS:
                             raise ClusterError(f"engine 'dask': {lost}") from None
                         self._settle()
                         begin(part)
-                del futures[part]
+                        for later in parts[i + 1 :]:  # if the scheduler was lost, all of them are
+                            if futures[later].status in ("cancelled", "lost"):
+                                begin(later)
+                del futures[part], fetching[part]
                 yield found
 
         self._expect_scheduler()
@@ -222,11 +248,22 @@ class Dask(Engine):
             self._stop(list(futures.values()))
             raise
 
-    def _result(self, future: Any) -> Any:
+    def _shared(self, parts: tuple[Any, ...]) -> Any:
+        """What all tasks share, on every worker.
+
+        Tasks go where it is: were it on one worker, they would all wait for that one.
+        """
+        with warnings.catch_warnings():  # a task of its own can be repeated if lost
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+            common = self.client.submit(together, *parts, pure=False)
+        self._waited_for(self._begun(spread(self.client, common)))
+        return common
+
+    def _result(self, future: Any, fetching: concurrent.futures.Future[Any]) -> Any:
         from distributed.scheduler import KilledWorker
 
         try:
-            found = self._waited_for(fetched(self.client, future))
+            found = self._waited_for(fetching)
         except (ClusterError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -252,13 +289,12 @@ class Dask(Engine):
         self._missing_since = None
         return found
 
-    def _waited_for(self, coroutine: Coroutine[Any, Any, T], stopping: bool = False) -> T:
-        """The result of a coroutine on the client's loop, unless the cluster is lost first.
+    def _waited_for(self, task: concurrent.futures.Future[T], stopping: bool = False) -> T:
+        """The result of what was begun on the client's loop, unless the cluster is lost first.
 
         It is not cancelled, because distributed would log what that leaves behind; it ends with
         its task or with the client.
         """
-        task = self._begun(coroutine)
         while not concurrent.futures.wait([task], TICK).done:
             self._expect_workers(stopping)
         return task.result()
@@ -325,7 +361,7 @@ class Dask(Engine):
         If several died at once, a task submitted before that may be lost with each of them.
         """
         with contextlib.suppress(OSError, concurrent.futures.CancelledError):
-            self._waited_for(executing(self.client))
+            self._waited_for(self._begun(executing(self.client)))
 
     def _stop(self, futures: list[Any]) -> None:
         """Stop what was started: a part that is being written must not outlive its folder."""
@@ -334,7 +370,7 @@ class Dask(Engine):
         keys = {future.key for future in futures}
         with contextlib.suppress(ClusterError, OSError, concurrent.futures.CancelledError):
             self.client.cancel(futures)
-            while keys & self._waited_for(executing(self.client), stopping=True):
+            while keys & self._waited_for(self._begun(executing(self.client)), stopping=True):
                 time.sleep(TICK / 10)
 
 
@@ -385,15 +421,17 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         yield cluster
 
 
-def connected(kind: Any, address: Any) -> Any:
+def connected(kind: Any, address: Any, direct: bool) -> Any:
     """A client of the scheduler or cluster; raises if it can't be reached.
+
+    A `direct` one fetches results from the workers, others through the scheduler.
 
     A client that failed must be closed: if the garbage collector does it, inside the start of
     another one, both wait for each other for good.
     """
     client = kind.__new__(kind)
     try:
-        client.__init__(address, timeout=CONNECTING)
+        client.__init__(address, timeout=CONNECTING, direct_to_workers=direct or None)
     except BaseException:
         closed(client)
         raise
@@ -416,6 +454,13 @@ def first_line(error: BaseException) -> str:
 async def fetched(client: Any, future: Any) -> Any:
     """The result of a task."""
     return await client.gather(future)
+
+
+async def spread(client: Any, future: Any) -> None:
+    """Copy a result to the workers that take it soon. Its tasks tell if it cannot be made."""
+    copying = asyncio.ensure_future(client.replicate([future]))
+    copying.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([copying], timeout=SPREADING)
 
 
 async def n_working(client: Any) -> int:
@@ -450,20 +495,25 @@ def together(*parts: Any) -> tuple[Any, ...]:
     return parts
 
 
-def run_state(shared: Any, run: list[Chunk]) -> Partial:
-    """On a worker: the statistics of a few consecutive chunks."""
+def run_state(shared: Any, run: Sequence[Chunk]) -> Packed:
+    """On a worker: the statistics of a run."""
     source, statistics = shared
     partial = fresh(statistics)
     with one_blas_thread():
         for chunk in run:
             partial.add(source.read(chunk), lambda n_rows: None)
-    return partial
+    leave_rooms()
+    return packed(partial, statistics)
 
 
-def merged_pair(left: Partial, right: Partial) -> Partial:
-    """On a worker: both together, neither of them changed."""
-    states = [copy.copy(state) for state in left.states]
-    return Partial(states, left.n_chunks, left.n_skipped).merge(right)
+def merged_states(shared: Any, *states: Packed) -> Packed:
+    """On a worker: consecutive states together, a part of the tree of all of them."""
+    _, statistics = shared
+    merged = Tree(len(states))
+    for i, state in enumerate(states):
+        merged.add(i, unpacked(state, statistics))
+    assert merged.total is not None
+    return packed(merged.total, statistics)
 
 
 def part_written(shared: Any, number: int, chunk: Chunk) -> int:

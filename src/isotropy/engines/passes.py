@@ -18,7 +18,7 @@ from isotropy.engines.checkpoint import Checkpoint
 from isotropy.engines.local import Local
 from isotropy.errors import InputError, brief
 from isotropy.progress import ProgressBar
-from isotropy.sources import Batch, Chunk, Source, SourceView
+from isotropy.sources import Batch, Chunk, Room, Source, SourceView
 from isotropy.stats import Statistic
 
 S = TypeVar("S", bound=Statistic)
@@ -84,11 +84,15 @@ def using(
 
 @dataclass(frozen=True)
 class Reduced(Generic[S]):
-    """What one pass found: the statistics of `n_samples` rows, `n_skipped` bad ones left out."""
+    """What one pass found: the statistics of `n_samples` rows, `n_skipped` bad ones left out.
+
+    `device` is where they were summed, and further work on them is done.
+    """
 
     states: list[S]
     n_samples: int
     n_skipped: int
+    device: str
 
 
 def reduce(
@@ -103,6 +107,9 @@ def reduce(
     settings = _settings.get()
     engine, progress = settings.engine, settings.progress
     source = source.bare()
+    if engine.in_process and any(statistic.threaded for statistic in statistics):
+        source = source.coarse()
+    given = source
     saved = PassCheckpoint()
     if checkpoint is not None:
         saved = checkpoint.next_pass(engine.name, source, statistics)
@@ -111,14 +118,26 @@ def reduce(
     if settled is None:
         peeked = Peeked(source)
         first = peeked.first
-        settled = [state if first is None else state.settled(first) for state in statistics]
+        if first is None:
+            settled = list(statistics)
+        else:
+            settled = [state.settled(first, source.n_samples) for state in statistics]
         saved.settle(settled)
         source = peeked if engine.in_process else source
-    done = engine.reduce(source, settled, saved, progress.advance)
+    try:
+        done = engine.reduce(source, settled, saved, progress.advance)
+    finally:
+        linalg.leave_rooms()
     if done.n_skipped == source.n_samples:
         raise InputError("X must have good rows, got none.")
-    states: Any = [state.to_host() for state in done.states]
-    return Reduced(states, source.n_samples - done.n_skipped, done.n_skipped)
+    states: list[Any] = [state.to_host() for state in done.states]
+    again = {i: more for i, state in enumerate(states) if (more := state.once_more) is not None}
+    if again:
+        found = reduce(given, list(again.values()), checkpoint).states
+        for i, state in zip(again, found, strict=True):
+            states[i] = state
+    n_samples = source.n_samples - done.n_skipped
+    return Reduced(states, n_samples, done.n_skipped, engine.place(source))
 
 
 class Peeked(SourceView):
@@ -145,6 +164,18 @@ class Peeked(SourceView):
             return self.source.read(chunk)
         rest, self._rest = self._rest, None
         return itertools.chain(self._seen, rest)
+
+    def raw(self, chunk: Chunk, room: Room | None = None) -> Iterator[Batch]:
+        return self.read(chunk) if self._has(chunk) else self.source.raw(chunk, room)
+
+    def checked(self, chunk: Chunk, batch: Batch) -> Batch:
+        return self.source.checked(chunk, batch)
+
+    def split(self, chunk: Chunk, n_bytes: int) -> list[Chunk]:
+        return [chunk] if self._has(chunk) else self.source.split(chunk, n_bytes)
+
+    def _has(self, chunk: Chunk) -> bool:
+        return self._rest is not None and chunk == self._chunk
 
 
 def map_rows(source: Source, function: RowFunction, sink: Any) -> int:

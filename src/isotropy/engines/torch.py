@@ -1,15 +1,17 @@
-"""A torch device: each chunk is copied there while the previous one is being computed."""
+"""A torch device: chunks are read and copied there while previous ones are being computed."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from isotropy import checks
+from isotropy.checks import Array
 from isotropy.engines.base import (
     Engine,
     Partial,
@@ -21,9 +23,33 @@ from isotropy.engines.base import (
     write,
 )
 from isotropy.engines.local import Local
+from isotropy.engines.staging import SLOT_BYTES, CudaSlot, Ring, Slot
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source
+from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, joined
 from isotropy.stats import Statistic
+from isotropy.threads import ahead, n_threads
+
+READERS = 8  # threads, at most
+AHEAD_BYTES = 1 << 30  # of rows on the device that are not yet in use
+JOINED_BYTES = 1 << 29  # of rows that are worth an update: a device wants larger ones than a core
+
+Moved = tuple[Batch, Any]  # a batch on its way to the device, and an event that tells when
+
+
+def in_groups(chunks: Sequence[Chunk], row_bytes: int) -> list[list[Chunk]]:
+    """Consecutive chunks of one file together, until they have JOINED_BYTES.
+
+    A pass that resumes after any group has the same groups.
+    """
+    groups: list[list[Chunk]] = []
+    n_bytes = 0
+    for chunk in chunks:
+        if not groups or n_bytes >= JOINED_BYTES or groups[-1][0].file != chunk.file:
+            groups.append([])
+            n_bytes = 0
+        groups[-1].append(chunk)
+        n_bytes += chunk.n_rows * row_bytes
+    return groups
 
 
 class Torch(Engine):
@@ -58,18 +84,22 @@ class Torch(Engine):
             ) from error
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
+    def place(self, source: Source) -> str:
+        return source.device if self.device.type == "cpu" else str(self.device)
+
     def reduce(
         self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
         if self.device.type == "cpu":
             return Local().reduce(source, statistics, saved, report)
-        saved.n_runs(1)
+        saved.begin(1)
         chunks = source.chunks()
         partial = saved.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
-        with self._precision():
-            for batches in self._ahead(source, chunks[partial.n_chunks :]):
-                partial.add(batches, report)
+        groups = in_groups(chunks[partial.n_chunks :], 4 * source.n_features)
+        with self._precision(), contextlib.closing(self._ahead(source, groups, True)) as arriving:
+            for group, batches in arriving:
+                partial.add(batches, report, len(group))
                 saved.save(0, partial, chunks)
         return partial
 
@@ -80,42 +110,105 @@ class Torch(Engine):
             return Local().map(source, function, sink, report)
         with sink, self._precision():
             n_skipped = sink.n_skipped
-            chunks = remaining(source, sink, report)
-            for chunk, batches in zip(chunks, self._ahead(source, chunks), strict=True):
-                mapped = (replace(batch, rows=function(batch.rows)) for batch in batches)
-                n_skipped += write(chunk, mapped, sink, report)
+            groups = [[chunk] for chunk in remaining(source, sink, report)]
+            with contextlib.closing(self._ahead(source, groups, False)) as arriving:
+                for (chunk,), batches in arriving:
+                    mapped = (
+                        replace(batch, rows=self._fetch(function(batch.rows))) for batch in batches
+                    )
+                    n_skipped += write(chunk, mapped, sink, report)
         return n_skipped
 
-    def _ahead(self, source: Source, chunks: list[Chunk]) -> Iterator[Iterator[Batch]]:
-        """Each chunk on the device, read and copied while the previous one is in use.
+    def _ahead(
+        self, source: Source, groups: list[list[Chunk]], joining: bool
+    ) -> Generator[tuple[list[Chunk], Iterator[Batch]]]:
+        """Each group of chunks with its rows on the device, read and copied ahead of their use.
 
-        The reader copies on its own stream, and hands over a chunk once it has arrived.
+        Threads read the next parts of chunks into page-locked memory, from where they are copied on
+        streams of their own. Batches of a group are joined to larger ones if `joining` is set.
         """
-        import torch
+        parts = [
+            [part for chunk in group for part in source.split(chunk, SLOT_BYTES)]
+            for group in groups
+        ]
+        n_rows = sum(part.n_rows for each in parts for part in each)
+        mean_bytes = 4 * source.n_features * n_rows // max(1, sum(map(len, parts))) or 1
+        n_readers = min(READERS, n_threads()) if source.device == "cpu" else 1
+        n_ahead = min(4 * n_readers, max(1, AHEAD_BYTES // mean_bytes))
+        ring = Ring(self._slots(), n_readers + 2)
 
-        stream = torch.cuda.Stream(self.device)
-
-        def moved(chunk: Chunk) -> deque[Batch]:
-            found: deque[Batch] = deque()
-            for batch in source.read(chunk):
-                rows = batch.rows
-                if not checks.is_tensor(rows):
-                    rows = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
-                    rows = rows.pin_memory()
-                with torch.cuda.stream(stream):  # in parallel with the computation
-                    rows = rows.to(self.device, non_blocking=True)
-                stream.synchronize()
-                found.append(replace(batch, rows=rows))
+        def moved(part: Chunk) -> deque[Moved]:
+            found: deque[Moved] = deque()
+            with ring.slot() as slot:
+                for batch in source.raw(part, slot.room):
+                    there, copied = self._send(batch.rows, slot)
+                    found.append((replace(batch, rows=there), copied))
             return found
 
-        with ThreadPoolExecutor(1) as reader:
-            future = None
-            for chunk in [*chunks, None]:
-                previous = future
-                future = chunk and reader.submit(copy_context().run, moved, chunk)
-                if previous:
-                    batches = previous.result()  # each is freed as soon as it has been used
-                    yield (batches.popleft() for _ in range(len(batches)))
+        reading = ahead(moved, itertools.chain.from_iterable(parts), n_ahead, n_readers)
+        with contextlib.closing(reading):
+            for group, each in zip(groups, parts, strict=True):
+                n_bytes = 2 * JOINED_BYTES if joining else math.inf if len(each) > 1 else 0
+                arriving = itertools.islice(reading, len(each))
+                yield group, self._arrived(source, group[0], arriving, n_bytes)
+
+    def _arrived(
+        self, source: Source, chunk: Chunk, arriving: Iterator[deque[Moved]], n_bytes: float
+    ) -> Iterator[Batch]:
+        """Batches that are joined until they take `n_bytes`, and checked on the device."""
+        waiting: list[Batch] = []
+
+        def taken() -> Batch:
+            batch = joined(waiting)
+            waiting.clear()
+            return source.checked(chunk, batch)
+
+        try:
+            for found in arriving:
+                while found:
+                    waiting.append(self._receive(*found.popleft()))
+                    if sum(batch.rows.nbytes for batch in waiting) >= n_bytes:
+                        yield taken()
+        except Exception:
+            if waiting:  # a bad row that was read before is the first error
+                taken()
+            raise
+        if waiting:
+            yield taken()
+
+    def _slots(self) -> Callable[[], Slot]:
+        """What makes a slot: they take turns on two streams, so that one copy follows another."""
+        import torch
+
+        streams = itertools.cycle([torch.cuda.Stream(self.device) for _ in range(2)])
+        return lambda: CudaSlot(next(streams))
+
+    def _send(self, rows: Array, slot: Slot) -> tuple[Array, Any]:
+        """Rows that will be on the device, and an event that says when."""
+        if not checks.is_tensor(rows):
+            return slot.send(rows)
+        import torch
+
+        return rows.to(self.device), torch.cuda.current_stream(self.device).record_event()
+
+    def _receive(self, batch: Batch, copied: Any) -> Batch:
+        """The batch, which the current stream uses after it has arrived."""
+        import torch
+
+        if copied is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(copied)
+            batch.rows.record_stream(stream)
+        return batch
+
+    def _fetch(self, rows: Array) -> Array:
+        """Rows from the device as numpy, through page-locked memory that torch keeps for reuse."""
+        import torch
+
+        if not (checks.is_tensor(rows) and rows.is_cuda):
+            return rows
+        held = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        return held.copy_(rows.detach()).numpy()
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.engines import over_threads
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
+from isotropy.threads import over_threads
 
 BLOCK_ELEMENTS = 1 << 23
 

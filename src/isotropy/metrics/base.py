@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
-import scipy.linalg
 
 from isotropy import checks, linalg
 from isotropy.checks import Array
@@ -20,6 +19,7 @@ from isotropy.linalg import Floats
 from isotropy.repairs import with_parameters
 from isotropy.sources import ArraySource, Source, as_source
 from isotropy.stats import Directions, LogPartition, Moments, Projections, Sample
+from isotropy.threads import ThreadPool
 
 Need = Literal["moments", "directions", "sample", "traces", "spectrum", "partition"]
 Invariance = Literal["rotation", "scale", "translation"]
@@ -278,12 +278,8 @@ class Statistics:
         """Eigenvalues of the scatter, descending, zero where rounding hides them."""
         if self.center:
             return self.gram[0]
-        if self.device != "cpu":
-            values, _, noise = self._blurred_centred
-            return np.where(values > noise, values, 0.0)
         with linalg.threads_for(self.n_features):
-            ascending = scipy.linalg.eigvalsh(self.scatter, check_finite=False)
-        values = ascending[::-1].astype(np.float64)
+            values: Floats = np.linalg.eigvalsh(self.scatter)[::-1].astype(np.float64)
         return linalg.resolved(values, self.moments.resolution)
 
 
@@ -325,12 +321,14 @@ def gather(
     center: bool = False,
     random_state: int = 0,
     checkpoint: Checkpoint | None = None,
+    meanwhile: Callable[[Statistics], object] = bool,
 ) -> Statistics:
     """The statistics named in `needs`, in one pass over X, or two with "partition".
 
     "traces" and "spectrum" are the moments, and up to four further passes where their rounding
     hides small eigenvalues.
-    With `center`, X'X and what follows from it are those of the centred rows.
+    With `center`, X'X and what follows from it are those of the centred rows. `meanwhile` is called
+    with the statistics of the first pass, in a thread of its own unless rows are wide.
     """
     needs = set(needs)
     center = checks.flag(center, "center")
@@ -341,22 +339,33 @@ def gather(
         Moments(),
         Directions(),
         Sample(SAMPLE_ROWS, random_state),
-        source.device,
-        center,
+        center=center,
     )
     if "partition" in needs:
         needs |= {"moments", "directions"}
     names = [name for name in ("moments", "directions", "sample") if name in needs]
     done = reduce(source, [getattr(statistics, name) for name in names], checkpoint)
-    statistics.n_skipped = done.n_skipped
+    statistics.n_skipped, statistics.device = done.n_skipped, done.device
     for name, found in zip(names, done.states, strict=True):
         setattr(statistics, name, found)
     if "moments" in needs:
         statistics.exponent = statistics.moments.exponent
         statistics.moments = statistics.moments.at_unit_scale
-        _look_closer(source, statistics, needs, checkpoint)
-    if "partition" in needs:
-        statistics.partition = _partition(source, statistics, random_state, checkpoint)
+    beside = [meanwhile]
+    if needs >= {"spectrum", "partition"} and not center:
+        beside.append(lambda statistics: statistics.variances)
+    if source.n_features > linalg.ONE_THREAD:  # a large decomposition has all cores to itself
+        for work in beside:
+            work(statistics)
+        beside = []
+    with linalg.threads_for(source.n_features), ThreadPool(2) as threads:
+        results = [threads.submit(work, statistics) for work in beside]
+        if "moments" in needs:
+            _look_closer(source, statistics, needs, checkpoint)
+        if "partition" in needs:
+            statistics.partition = _partition(source, statistics, random_state, checkpoint)
+        for result in results:
+            result.result()
     return statistics
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.stats import skew
 
 from isotropy import checks, linalg
-from isotropy.engines import over_threads
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import Statistics, all_rows, gather, metric
+from isotropy.threads import over_threads
 
 N_NEIGHBOURS = 10
 BLOCK_ELEMENTS = 1 << 24

@@ -20,7 +20,7 @@ def squared_traces(statistics: Statistics) -> tuple[float, float]:
     S = statistics.scatter / statistics.moments.weight
     found = statistics.dominant
     if found is None:
-        trace, square = float(np.trace(S)), float(np.vdot(S, S))
+        trace, square = float(np.trace(S)), float(np.square(S).sum())
         return trace**2 - square, square
     first = found.basis[:, 0]
     along, shared = float(found.products[0, 0]), found.cross[0]
@@ -28,7 +28,7 @@ def squared_traces(statistics: Statistics) -> tuple[float, float]:
     along = (along + float(shared @ shared) / along) / found.weight
     left = S - np.outer(first, first @ S)
     left -= np.outer(left @ first, first)
-    square = min(float(np.vdot(left, left)), rest**2)
+    square = min(float(np.square(left).sum()), rest**2)
     return 2 * along * rest + rest**2 - square, along**2 + square
 
 

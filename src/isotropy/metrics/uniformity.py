@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from isotropy import checks, linalg
-from isotropy.engines import over_threads
 from isotropy.linalg import Floats
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, metric
 from isotropy.metrics.cosine import ALL_WEIGHT
+from isotropy.threads import over_threads
 
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 256

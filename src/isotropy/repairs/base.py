@@ -26,7 +26,6 @@ from isotropy.engines import (
     Reduced,
     map_rows,
     open_checkpoint,
-    over_threads,
     reduce,
     using,
 )
@@ -52,6 +51,7 @@ from isotropy.sources import (
 )
 from isotropy.stats import BlockSums, Moments, Statistic
 from isotropy.stored import Field
+from isotropy.threads import over_blocks
 from isotropy.writing import is_stream
 
 LEVELS = ("token", "sentence")
@@ -541,7 +541,9 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         matrix = checks.matrix(X)
         checks.width(matrix.shape[1], n_features)
         rows = linalg.native(matrix)
-        checks.finite(rows)
+        blocks = [block for _, block, _ in linalg.blocks(rows)]
+        if any(good is not None for good in over_blocks(checks.finite_rows, blocks, rows)):
+            checks.finite(rows)  # names the bad rows
         return rows
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -717,7 +719,8 @@ def blockwise(
     """
     kind = str(rows.dtype).removeprefix("torch.")
     given = linalg.double(rows) if in_float64 else rows
-    bounds = [start for start, _, _ in linalg.blocks(given)] + [given.shape[0]]
+    blocks = linalg.blocks(given, on_device=128, on_host=2)
+    bounds = [start for start, _, _ in blocks] + [given.shape[0]]
     out = linalg.empty((given.shape[0], n_out), given)
 
     def fill(i: int) -> None:
@@ -727,7 +730,10 @@ def blockwise(
         number = None if first_row is None else first_row + bounds[i]
         checks.fits(out[part], None, kind, number)
 
-    over_threads(fill, range(len(bounds) - 1))
+    try:
+        over_blocks(fill, range(len(bounds) - 1), given)
+    finally:
+        linalg.leave_rooms()
     if not in_float64:
         return out
     with np.errstate(over="ignore"):

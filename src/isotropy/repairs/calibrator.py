@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg, stored
-from isotropy.engines import over_threads, reduce
+from isotropy.engines import reduce
 from isotropy.errors import InputError, brief, one_line, public
 from isotropy.repairs import Repair, files
 from isotropy.sources import as_source
 from isotropy.stats import Sample
 from isotropy.stored import Field
+from isotropy.threads import over_threads
 
 NAME = "score-calibrator"
 KIND = "calibrator"

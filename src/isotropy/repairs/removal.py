@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-import scipy.linalg
 
-from isotropy import checks, linalg
+from isotropy import checks, lapack, linalg
 from isotropy.checks import Array
-from isotropy.engines import Checkpoint, Reduced, over_threads, reduce
+from isotropy.engines import Checkpoint, Reduced, reduce
 from isotropy.errors import InputError, NotAffineError, public, warn
 from isotropy.kmeans import kmeans, over, unit_of
 from isotropy.linalg import Floats, like
@@ -22,9 +22,11 @@ from isotropy.repairs.steps import RemoveByCluster, Step
 from isotropy.sources import Source
 from isotropy.stats import BlockSums, ClusterMoments, Moments
 from isotropy.stored import Field
+from isotropy.threads import over_threads
 
 Side = Literal["top", "bottom"]
 SIDES = ("top", "bottom")
+STACKED = 1 << 28  # numbers of the matrices that a device holds at a time: 2 GB
 
 
 @dataclass(eq=False, repr=False)
@@ -126,31 +128,60 @@ def expect_removed(n_removed: int, n_components: int | None, n_features: int) ->
 
 
 def directions(moments: Moments, n_components: int, side: str) -> Floats:
-    """Principal directions to remove, as rows of a matrix; possibly fewer than asked for.
-
-    Directions without variance are left out, though at the bottom they count as the least ones. So
-    is the last one with variance: removing it would turn every row into zero.
-    """
+    """Principal directions to remove, as rows of a matrix; possibly fewer than asked for."""
     scatter = moments.at_unit_scale.scatter
     d = len(scatter)
     if n_components == 0:
         return np.zeros((0, d))
     ends = (d - n_components, d - 1) if side == "top" else (0, n_components - 1)
-    with linalg.threads_for(len(scatter)):
-        values, vectors = scipy.linalg.eigh(scatter, subset_by_index=ends, check_finite=False)
-    trace = float(np.trace(scatter))
-    noise = max(d * float(np.finfo(np.float64).eps), 4 * moments.resolution / d**0.5) * trace
-    removed = np.flatnonzero(values > noise)
+    with linalg.threads_for(d):
+        values, vectors = lapack.eigh_between(scatter, *ends)
     if side == "top":
-        removed = removed[::-1]
+        values, vectors = values[::-1], vectors[:, ::-1]
+    return removable(moments, values, vectors)
+
+
+def removable(moments: Moments, values: Floats, vectors: Floats) -> Floats:
+    """Those of the first directions that can be removed, as rows of a matrix.
+
+    Directions without variance are left out, though at the bottom they count as the least ones. So
+    is the last one with variance: removing it would turn every row into zero.
+    """
+    trace = float(np.trace(moments.at_unit_scale.scatter))
+    eps = float(np.finfo(np.float64).eps)
+    noise = max(len(vectors) * eps, 4 * moments.resolution / len(vectors) ** 0.5) * trace
+    removed = np.flatnonzero(values > noise)
     if len(removed) and trace - float(values[removed].sum()) <= noise:
         removed = removed[:-1]
     return vectors[:, removed].T
 
 
+def cluster_directions(
+    clusters: list[Moments], n_components: int, side: str, device: str
+) -> list[Floats]:
+    """`directions` of every cluster, made on the device where the rows are."""
+    found: dict[int, Floats] = {}
+    if device != "cpu" and side == "top" and n_components:
+        n_features = len(clusters[0].mean)
+        height = max(1, STACKED // n_features**2)
+        for start in range(0, len(clusters), height):
+            group = clusters[start : start + height]
+            scatters = [linalg.on_device(c.at_unit_scale.scatter, device) for c in group]
+            stack = linalg.namespace(scatters[0]).stack(scatters)
+            values, vectors, good = linalg.leading(stack, n_components)
+            pairs = zip(map(linalg.to_numpy, values), map(linalg.to_numpy, vectors), strict=True)
+            for i, pair in enumerate(pairs):
+                if good[i]:
+                    found[start + i] = removable(group[i], *pair)
+    left = [i for i in range(len(clusters)) if i not in found]
+    made = over_threads(lambda i: directions(clusters[i], n_components, side), left)
+    found |= dict(zip(left, made, strict=True))
+    return [found[i] for i in range(len(clusters))]
+
+
 def remove(rows: Array, mean: Array, components: Array, out: Array) -> None:
     """Write rows - mean to out, without their projections on the components."""
-    out[:] = rows - mean
+    linalg.namespace(rows).subtract(rows, mean, out=out)
     if components.shape[0]:
         out -= (out @ components.T) @ components
 
@@ -274,7 +305,7 @@ class ClusterRemoval(Repair):
         done = large_clusters(over(source, size), centroids, n_least, checkpoint)
         found, blocks = done.states
         self.held_out_ = held_out(blocks)
-        parts = over_threads(lambda c: directions(c, n_removed, self.side), found.clusters)
+        parts = cluster_directions(found.clusters, n_removed, self.side, done.device)
         merged = Moments(found.centroids.mean(axis=0))
         for cluster in found.clusters:
             merged.merge(cluster)
@@ -292,13 +323,14 @@ class ClusterRemoval(Repair):
         if self.n_clusters_ == 1:
             remove(rows, means[0], components[0], out)
             return
-        labels, _ = linalg.nearest(rows, like(self.cluster_centers_, rows))
-        found = linalg.to_numpy(labels)
-        for cluster in np.unique(found):
-            members = linalg.index(np.flatnonzero(found == cluster), rows)
-            part = rows[members]
-            remove(part, means[cluster], components[cluster, : self.n_components_[cluster]], part)
-            out[members] = part
+        labels = linalg.nearest_label(rows, like(self.cluster_centers_, rows))
+        order, bounds = linalg.by_label(labels, self.n_clusters_)
+        sorted_rows = linalg.gathered(rows, order)
+        for i, (start, stop) in enumerate(pairwise(bounds.tolist())):
+            if stop > start:
+                own = sorted_rows[start:stop]
+                remove(own, means[i], components[i, : self.n_components_[i]], own)
+        out[order] = sorted_rows
 
     def affine_form(self) -> tuple[Floats, Floats]:
         raise NotAffineError(

@@ -8,9 +8,11 @@ from isotropy.sources.base import (
     Excerpt,
     MappedSource,
     PickedRows,
+    Room,
     RowMap,
     Source,
     SourceView,
+    joined,
 )
 from isotropy.sources.files import FileSource, FormatError, listed, read_errors
 from isotropy.sources.opening import (

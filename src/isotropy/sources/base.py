@@ -21,12 +21,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 1 << 26
+LEAST_ELEMENTS = 1 << 21  # of a chunk of rows that are read by number
+N_CHUNKS = 32  # or a multiple of it, so that runs of chunks are of equal size
+COARSE = 8  # times the default number of rows, for rows in memory that are not copied
+Room = Callable[[tuple[int, int], str], NDArray[Any]]  # memory for rows of a shape and dtype
 PICKED_ELEMENTS = 1 << 23  # of a chunk of picked rows: 32 MB of float32
 
 
 def default_rows(n_features: int) -> int:
     """The default number of rows in a chunk: CHUNK_BYTES of float32."""
     return max(1, CHUNK_BYTES // (4 * n_features))
+
+
+def balanced_rows(n_samples: int, n_features: int) -> int:
+    """The number of rows in each of a multiple of 32 chunks, or in fewer that are small."""
+    n_chunks = -(-n_samples // (N_CHUNKS * default_rows(n_features))) * N_CHUNKS
+    return max(-(-n_samples // max(n_chunks, 1)), LEAST_ELEMENTS // n_features, 1)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,13 @@ class Batch:
     numbers: NDArray[np.int64] | None = None
     checksum: int = 0
 
+    @property
+    def row_numbers(self) -> NDArray[np.int64]:
+        """The number of every row."""
+        if self.numbers is not None:
+            return self.numbers
+        return self.first_row + np.arange(self.rows.shape[0])
+
 
 def finite_only(batch: Batch) -> Batch:
     """The batch without its bad rows: those with NaN or infinity."""
@@ -68,13 +85,28 @@ def finite_only(batch: Batch) -> Batch:
         return batch
     return Batch(
         batch.first_row,
-        batch.rows[good],
+        batch.rows[linalg.index(np.flatnonzero(good), batch.rows)],
         None if batch.weights is None else batch.weights[good],
         None if batch.carried is None else batch.carried.filter(good),
-        int(len(good) - good.sum()),
-        batch.first_row + np.flatnonzero(good),
+        batch.n_skipped + int(len(good) - good.sum()),
+        batch.row_numbers[good],
         batch.checksum,
     )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches of one source as one, without their other columns."""
+    first, *others = batches
+    if not others:
+        return first
+    rows = linalg.namespace(first.rows).concat([batch.rows for batch in batches])
+    weights = None
+    if first.weights is not None:
+        weights = np.concatenate([batch.weights for batch in batches])
+    numbers = np.concatenate([batch.row_numbers for batch in batches])
+    in_a_row = np.array_equal(numbers, first.first_row + np.arange(len(numbers)))
+    n_skipped = sum(batch.n_skipped for batch in batches)
+    return Batch(first.first_row, rows, weights, None, n_skipped, None if in_a_row else numbers)
 
 
 def widened(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -129,8 +161,27 @@ class Source(ABC):
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         """The rows of a chunk in order, in one or more batches of bounded size, all finite."""
 
+    def raw(self, chunk: Chunk, room: Room | None = None) -> Iterator[Batch]:
+        """What `read` yields, but with rows as stored, in memory that `room(shape, dtype)` gives.
+
+        A source that cannot do so reads as usual. What it leaves unchecked is up to `checked`.
+        """
+        return self.read(chunk)
+
+    def checked(self, chunk: Chunk, batch: Batch) -> Batch:
+        """A batch that `raw` yielded for a chunk, in float32 or float64, without bad rows."""
+        return batch
+
+    def split(self, chunk: Chunk, n_bytes: int) -> list[Chunk]:
+        """The chunk in parts of about `n_bytes`, if any rows can be read by themselves."""
+        return [chunk]
+
     def bare(self) -> Source:
         """The same rows without other columns, for work that doesn't need them."""
+        return self
+
+    def coarse(self) -> Source:
+        """The same rows, in larger chunks if that costs nothing."""
         return self
 
     def origin(self) -> dict[str, Any]:
@@ -166,6 +217,11 @@ class SourceView(Source):
     def bare(self) -> Self:
         view = copy.copy(self)
         view.source = self.source.bare()
+        return view
+
+    def coarse(self) -> Self:
+        view = copy.copy(self)
+        view.source = self.source.coarse()
         return view
 
 
@@ -206,9 +262,11 @@ class ArraySource(Source):
         self._finite: set[Chunk] = set()
 
     def chunks(self) -> list[Chunk]:
-        on_device = 1 if self.device == "cpu" else 64  # a device wants fewer, larger products
-        rows = self.chunk_rows or on_device * default_rows(self.n_features)
-        return even_chunks(self.n_samples, rows)
+        if self.device == "cpu":
+            rows = balanced_rows(self.n_samples, self.n_features)
+        else:  # a device wants fewer, larger products
+            rows = 64 * default_rows(self.n_features)
+        return even_chunks(self.n_samples, self.chunk_rows or rows)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         part = slice(chunk.first_row, chunk.first_row + chunk.n_rows)
@@ -220,6 +278,15 @@ class ArraySource(Source):
             checks.finite(rows, chunk.first_row)
             self._finite.add(chunk)
         yield batch
+
+    def coarse(self) -> ArraySource:
+        if self.dtype not in ("float32", "float64") or self.skip_bad_rows:
+            return self  # whose chunks are copied
+        found, many = copy.copy(self), COARSE * default_rows(self.n_features)
+        found.chunk_rows = self.chunk_rows or (many if self.device == "cpu" else self.n_samples)
+        all_seen = self._finite.issuperset(self.chunks())
+        found._finite = set(found.chunks()) if all_seen else set()
+        return found
 
     def identity(self) -> dict[str, Any]:
         """Plain values that identify these rows by the bytes of at most 1,000 of them."""
@@ -275,6 +342,9 @@ class MappedSource(SourceView):
     ) -> None:
         super().__init__(source)
         self.transform, self.n_features = transform, n_features
+
+    def coarse(self) -> Self:
+        return self  # its chunks are new rows
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,7 +22,15 @@ from numpy.typing import NDArray
 from isotropy import checks, linalg
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.base import Batch, Chunk, Source, default_rows, finite_only, source_weights
+from isotropy.sources.base import (
+    Batch,
+    Chunk,
+    Room,
+    Source,
+    default_rows,
+    finite_only,
+    source_weights,
+)
 from isotropy.stored import parse_json
 
 if TYPE_CHECKING:
@@ -78,6 +87,19 @@ class File(ABC):
         """(number of rows, place) of consecutive pieces of the file."""
         starts = range(0, self.n_rows, self.rows_at_once)
         return [(min(self.rows_at_once, self.n_rows - start), ()) for start in starts]
+
+    def coarse(self) -> File:
+        """The same file, in larger pieces if it is cut into small ones."""
+        return self
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of a stored row, if any rows can be read as stored by `read_stored`; else zero."""
+        return 0
+
+    def read_stored(self, first_row: int, n_rows: int, room: Room) -> Pieces:
+        """The rows as they are stored, in memory that `room(shape, dtype)` gives."""
+        raise NotImplementedError
 
     def checksum(self, rows: Matrix) -> int:
         """That of rows which may change without a change of what `now` returns; else 0."""
@@ -136,6 +158,13 @@ class FileSource(Source):
         other.carry = False
         return other
 
+    def coarse(self) -> Self:
+        other = copy.copy(self)
+        other.files = tuple(file.coarse() for file in self.files)
+        starts = (start for _, start in self._places.values())
+        other._places = {f.path: (f, start) for f, start in zip(other.files, starts, strict=True)}
+        return other
+
     def chunks(self) -> list[Chunk]:
         found = []
         for file, start in self._places.values():
@@ -145,27 +174,49 @@ class FileSource(Source):
         return found
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
+        for batch in self.raw(chunk):
+            yield self.checked(chunk, batch)
+
+    def raw(self, chunk: Chunk, room: Room | None = None) -> Iterator[Batch]:
         file, start = self._places[chunk.file]
         row = chunk.first_row
         if self.carry and self._differing:
             raise InputError(self._differing)
-        many = len(self.files) > 1  # then rows are counted in their file
-        where = f" of {file.path!r}" if many else ""
         with read_errors(file.path, file.kind):
             expect_unchanged(file)
-            for rows, carried in file.read(row - start, chunk.n_rows, chunk.place, self.carry):
+            if room is not None and file.stored_bytes:
+                pieces = file.read_stored(row - start, chunk.n_rows, room)
+            else:
+                pieces = file.read(row - start, chunk.n_rows, chunk.place, self.carry)
+            for rows, carried in pieces:
                 expect_unchanged(file)
                 weights = None if self.weights is None else self.weights[row : row + len(rows)]
-                batch = Batch(
-                    row, linalg.native(rows), weights, carried, checksum=file.checksum(rows)
-                )
-                names = file.features if file.column is None else ()
-                if not self.skip_bad_rows:
-                    checks.finite(batch.rows, row - start * many, where, names)
-                yield finite_only(batch) if self.skip_bad_rows else batch
+                yield Batch(row, rows, weights, carried, checksum=file.checksum(rows))
                 row += len(rows)
             if row != chunk.first_row + chunk.n_rows:
                 raise FormatError("ended too early: it has changed. Open it again.")
+
+    def checked(self, chunk: Chunk, batch: Batch) -> Batch:
+        batch = replace(batch, rows=linalg.native(batch.rows))
+        if self.skip_bad_rows:
+            return finite_only(batch)
+        file, start = self._places[chunk.file]
+        many = len(self.files) > 1  # then rows are counted in their file
+        where = f" of {file.path!r}" if many else ""
+        names = file.features if file.column is None else ()
+        checks.finite(batch.rows, batch.first_row - start * many, where, names)
+        return batch
+
+    def split(self, chunk: Chunk, n_bytes: int) -> list[Chunk]:
+        file, _ = self._places[chunk.file]
+        if not file.stored_bytes:
+            return [chunk]
+        n_parts = -(-chunk.n_rows // max(1, n_bytes // file.stored_bytes))
+        ends = [chunk.n_rows * i // n_parts for i in range(n_parts + 1)]
+        return [
+            replace(chunk, first_row=chunk.first_row + start, n_rows=end - start)
+            for start, end in pairwise(ends)
+        ]
 
     def origin(self) -> dict[str, Any]:
         texts = {file.origin for file in self.files}

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tokenize import TokenError
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isotropy import stored
 from isotropy.errors import InputError, brief, one_line
 from isotropy.sources import paths
-from isotropy.sources.base import widened
+from isotropy.sources.base import Room, balanced_rows, default_rows, widened
 from isotropy.sources.files import (
     ORIGIN,
     TRUNCATED,
@@ -58,7 +58,29 @@ class FlatFile(File):
     fortran: bool = False
     prefix: bool = False
 
+    @property
+    def rows_at_once(self) -> int:
+        return self.chunk_rows or balanced_rows(self.n_rows, self.n_features)
+
+    def coarse(self) -> FlatFile:
+        return replace(self, chunk_rows=self.chunk_rows or default_rows(self.n_features))
+
+    @property
+    def stored_bytes(self) -> int:
+        if self.fortran or self.prefix or self.dtype == "bfloat16":
+            return 0
+        return self.n_features * np.dtype(self.stored).itemsize
+
+    def read_stored(self, first_row: int, n_rows: int, room: Room) -> Pieces:
+        rows = room((n_rows, self.n_features), self.stored)
+        with paths.open_binary(self.path) as file:
+            fill(file, self.offset + first_row * self.stored_bytes, rows)
+        yield rows, None
+
     def read(self, first_row: int, n_rows: int, place: Place, carry: bool) -> Pieces:
+        if self.stored_bytes:
+            yield from self.read_stored(first_row, n_rows, np.empty)
+            return
         values = ("values", self.stored, (self.n_features,))
         row = np.dtype([("width", "<i4"), values] if self.prefix else [values])
         with paths.open_binary(self.path) as file:
@@ -87,6 +109,10 @@ class CompressedFile(FlatFile):
     """A compressed member, which is one piece because it can only be read from its beginning."""
 
     member: str
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0
 
     def pieces(self) -> list[tuple[int, Place]]:
         return [(self.n_rows, ())]

@@ -36,7 +36,11 @@ class Statistic(ABC):
     """Attributes that are sums of weights times something."""
 
     needs_rows: ClassVar[bool] = False
-    """Whether a first look at rows settles something that all parts must share."""
+    """Whether the first rows, or their number, settle something that all parts must share."""
+
+    threaded: ClassVar[bool] = False
+    """Whether `update` spreads its work over threads itself, because a state for each thread would
+    be too large."""
 
     numbers_rows: ClassVar[bool] = False
     """Whether rows of no weight must be passed on, because their numbers count."""
@@ -84,9 +88,14 @@ class Statistic(ABC):
             self._merge(other)
         return self
 
-    def settled(self, rows: Array) -> Self:
-        """The empty statistic with what the first rows settle; parts of one pass share it."""
+    def settled(self, rows: Array, n_samples: int) -> Self:
+        """The empty statistic with what the first of `n_samples` rows settle, for all parts."""
         return self
+
+    @property
+    def once_more(self) -> Self | None:
+        """The empty statistic of another pass over the rows, if this one did not get enough."""
+        return None
 
     def empty(self) -> Self:
         """A new statistic with the same settings that has seen no rows."""

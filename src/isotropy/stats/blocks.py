@@ -13,7 +13,7 @@ from isotropy import linalg
 from isotropy.checks import LARGEST_TOTAL, Array
 from isotropy.linalg import Floats
 from isotropy.stats.base import Statistic
-from isotropy.stats.moments import Moments
+from isotropy.stats.moments import near_mean
 from isotropy.stored import Field
 
 N_BLOCKS = 16
@@ -65,30 +65,34 @@ class BlockSums(Statistic):
         self.total: Floats | None = None
         self.products: Floats | None = None
 
-    def settled(self, rows: Array) -> Self:
+    def settled(self, rows: Array, n_samples: int) -> Self:
         if self.origin is not None:
             return self
-        origin = Moments().settled(rows).origin
+        origin = near_mean(rows)
         first = linalg.double(next(linalg.blocks(linalg.native(rows)))[1])
         apart = linalg.largest(first - linalg.place(origin, first))
         return type(self)(self.n_samples, origin, linalg.exponent_of(apart))
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         if self.origin is None:
-            settled = self.settled(X)
+            settled = self.settled(X, self.n_samples)
             self.origin, self.exponent = settled.origin, settled.exponent
-        numbers = first_row + np.arange(X.shape[0]) if np.ndim(first_row) == 0 else first_row
         height = -(-self.n_samples // N_BLOCKS)
-        used = numbers % -(-height // MOST_ROWS) == 0
-        kept = np.flatnonzero(used if w is None else used & (w > 0))
+        step = -(-height // MOST_ROWS)
+        if np.ndim(first_row) == 0:
+            kept = np.arange(-first_row % step, X.shape[0], step)
+        else:
+            kept = np.flatnonzero(first_row % step == 0)
+        kept = kept if w is None else kept[w[kept] > 0]
         if not len(kept):
             return
+        numbers = first_row + kept if np.ndim(first_row) == 0 else first_row[kept]
         rows = X[linalg.index(kept, X)]
         with np.errstate(over="ignore", invalid="ignore"):  # then there is no distance
             apart = linalg.scaled(rows - linalg.like(self.origin, rows), self.exponent)
             seen = apart @ linalg.like(directions(int(X.shape[1])), rows)
             Y = np.asarray(linalg.to_numpy(seen), dtype=np.float64)
-            self._add(Y, np.ones(len(kept)) if w is None else w[kept], numbers[kept] // height)
+            self._add(Y, np.ones(len(kept)) if w is None else w[kept], numbers // height)
 
     def _add(self, Y: Floats, w: Floats, blocks: NDArray[np.int64]) -> None:
         k = Y.shape[1]

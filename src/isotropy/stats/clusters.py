@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg, stored
-from isotropy.checks import Array
+from isotropy.checks import Array, is_tensor
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import Moments, exact_products
 from isotropy.stored import HALF_THE_DIGITS, Field
+from isotropy.threads import one_blas_thread, over_blocks
 
 EXACT_SUMS = 1 << 24  # multiply-adds an update may spend on float64 sums of float32 rows
+GATHERED = 1 << 20  # numbers of a cluster's rows that a thread gathers at a time
+GATHERED_ON_DEVICE = 1 << 27
+MOST_RUNS = 16  # that a cluster's rows of an update are split into
+LEAST_RUN = 2048  # rows: more work than joining their sums
 
 
 class _PerCluster(Statistic):
@@ -76,18 +84,26 @@ class ClusterSums(_PerCluster):
         origin, n_clusters = linalg.like(self.origin, X), len(self.centroids)
         sums = [linalg.zeros(shape, X) for shape in (self.weight.shape, self.total.shape, ())]
         for _, rows, weight in linalg.blocks(X, w):
-            Y = rows - origin
+            Y = linalg.shifted(rows, origin)
             labels, distances = linalg.nearest_about(Y, centroids)
             Y = double(Y) if exact else Y
-            if weight is None:
-                weight = xp.ones_like(distances)
-            weight = linalg.like(weight, Y)
+            weight = linalg.like(xp.ones_like(distances) if weight is None else weight, Y)
             sums[0] += linalg.label_sums(weight[:, None], labels, n_clusters)[:, 0]
             sums[1] += linalg.label_sums(Y, labels, n_clusters, weight)
             sums[2] += (double(distances) * double(weight)).sum()
         weight, total, inertia = map(linalg.to_numpy, sums)
         self.weight, self.total = self.weight + weight, self.total + total
         self.inertia += float(inertia)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows `start` to `stop`, counted by cluster, and the moments that they are added to."""
+
+    cluster: int
+    start: int
+    stop: int
+    moments: Moments
 
 
 @public
@@ -104,6 +120,9 @@ class ClusterMoments(_PerCluster):
     Products of float32 rows are float64 in updates of less than 2^31 multiply-adds for all clusters
     together, otherwise float32 within a block: see `Moments`.
 
+    An update spreads its rows over threads by cluster, so that there is one matrix of products for
+    each cluster, whatever the number of threads.
+
     Examples
     --------
     >>> import numpy as np
@@ -116,6 +135,7 @@ class ClusterMoments(_PerCluster):
     """
 
     weighted = ("clusters",)  # see _multiply
+    threaded = True
 
     def __init__(self, centroids: Array) -> None:
         super().__init__(centroids)
@@ -132,6 +152,11 @@ class ClusterMoments(_PerCluster):
         return other
 
     def to_host(self) -> Self:
+        there = [cluster for cluster in self.clusters if is_tensor(cluster.within)]
+        if there:  # one large copy takes a fraction of many small ones
+            stack = linalg.namespace(there[0].within).stack([c.within for c in there])
+            for cluster, within in zip(there, linalg.to_numpy(stack), strict=True):
+                cluster.within = within
         for cluster in self.clusters:
             cluster.to_host()
         return self
@@ -158,15 +183,43 @@ class ClusterMoments(_PerCluster):
         return self
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        centroids, exact = linalg.like(self.centroids, X), exact_products(X)
-        labels = np.concatenate(
-            [linalg.to_numpy(linalg.nearest(rows, centroids)[0]) for _, rows, _ in linalg.blocks(X)]
-        )
-        for i, cluster in enumerate(self.clusters):
-            members = np.flatnonzero(labels == i)
-            if len(members):
-                rows = X[linalg.index(members, X)]
-                cluster._add_rows(rows, None if w is None else w[members], exact)
+        centroids, exact = linalg.like(self.centroids, X), exact_products(*X.shape)
+        xp, n_clusters, tensor = linalg.namespace(X), len(self.clusters), is_tensor(X)
+        blocks = [rows for _, rows, _ in linalg.blocks(X)]
+        with one_blas_thread():  # also where there is one block: the same sums for any threads
+            found = over_blocks(lambda rows: linalg.nearest_label(rows, centroids), blocks, X)
+            order, bounds = linalg.by_label(xp.concat(found), n_clusters)
+            runs = self._runs(bounds, 1 if tensor else MOST_RUNS)
+            height = max(1, (GATHERED_ON_DEVICE if tensor else GATHERED) // X.shape[1])
+
+            def blocks_of(run: Run) -> Iterator[tuple[Array, Array | None]]:
+                for start in range(run.start, run.stop, height):
+                    part = order[start : min(start + height, run.stop)]
+                    own = None if w is None else linalg.place(w[linalg.to_numpy(part)], X)
+                    yield linalg.gathered(X, part), own
+
+            def add(run: Run) -> None:
+                run.moments.add_blocks(blocks_of(run), X, exact)
+
+            over_blocks(add, sorted(runs, key=lambda run: run.start - run.stop), X)  # longest first
+        for run in runs:
+            if run.moments is not self.clusters[run.cluster]:
+                self.clusters[run.cluster].merge(run.moments)
+
+    def _runs(self, bounds: NDArray[np.int64], most: int) -> list[Run]:
+        """Consecutive rows of one cluster: all of them, or equal parts of a large cluster's.
+
+        They don't depend on the number of threads, and neither do the sums.
+        """
+        n_least = max(-(-int(bounds[-1]) // most), LEAST_RUN)
+        runs = []
+        for i, (start, stop) in enumerate(pairwise(map(int, bounds))):
+            n_parts = max(1, (stop - start) // n_least) if stop > start else 0
+            cuts = [start + (stop - start) * part // n_parts for part in range(n_parts)]
+            for part, (first, last) in enumerate(pairwise([*cuts, stop])):
+                moments = Moments(self.centroids[i]) if part else self.clusters[i]
+                runs.append(Run(i, first, last, moments))
+        return runs
 
     def _multiply(self, factor: float) -> None:
         for cluster in self.clusters:
@@ -187,14 +240,13 @@ class StripedMoments(Moments):
         **Moments.fields,
     }
 
-    settings = ("height", "start", "origin")
+    settings = ("height", "start", "origin", "exact")
 
-    def __init__(self, height: int, start: int, origin: Array | None = None) -> None:
-        super().__init__(origin)
+    def __init__(
+        self, height: int, start: int, origin: Array | None = None, exact: bool | None = None
+    ) -> None:
+        super().__init__(origin, exact)
         self.height, self.start = height, start
-
-    def settled(self, rows: Array) -> Self:
-        return type(self)(self.height, self.start, Moments(self.origin).settled(rows).origin)
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         numbers = first_row + np.arange(X.shape[0]) if np.ndim(first_row) == 0 else first_row

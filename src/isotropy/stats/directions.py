@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,13 @@ from isotropy.stats.base import Statistic
 from isotropy.stored import HALF_THE_DIGITS, Field
 
 EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 throughout
+EXACT_ELEMENTS = 1 << 21  # numbers up to which they are too
 USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are
+
+
+def summed_exactly(n_samples: int, n_features: int) -> bool:
+    """Whether float32 rows are summed in float64 throughout."""
+    return n_features <= EXACT_FEATURES or n_samples * n_features <= EXACT_ELEMENTS
 
 
 def _entry(array: str, place: int, doc: str) -> Any:
@@ -30,12 +36,18 @@ class Directions(Statistic):
     `squared_weight` are sum w and sum w^2 over the same rows. Zero rows have no direction: they
     are counted in `zero_rows` and are in the norms, but in none of the sums over u.
 
+    Parameters
+    ----------
+    exact : bool, optional
+        Whether float32 rows are summed in float64 throughout; by default those of up to 16
+        dimensions, and updates, or passes over rows, of at most 2^21 numbers.
+
     Notes
     -----
     Rows whose squares would leave the range of their dtype are divided by a power of two each, so
     that directions do not depend on scale. The sum of norms is one of norms over 2^`exponent`.
-    Sums are float64; those of float32 rows of more than 16 dimensions, in updates of more than
-    2^21 numbers, are made in float32 for 256 rows at a time.
+    Sums are float64; unless `exact`, those of float32 rows are made in float32 for 256 rows at a
+    time.
 
     Examples
     --------
@@ -45,7 +57,10 @@ class Directions(Statistic):
     (array([0.6, 1.8]), 1, 7.0)
     """
 
+    needs_rows = True
+    settings = ("exact",)
     fields = {
+        "exact": Field(kind="int", low=0, high=1, optional=True),
         "totals": Field("5", low=0),
         "exponent": Field(kind="int", low=-2200, high=2200, optional=True),
         "extremes": Field("2", infinite=True),
@@ -55,7 +70,8 @@ class Directions(Statistic):
     }
     weighted = ("totals", "unit_sum", "unit_square_sum")  # see _multiply
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool | None = None) -> None:
+        self.exact = None if exact is None else int(exact)
         self.totals: Array = np.zeros(5)
         self.exponent = 0
         self.resolution = 0.0
@@ -110,42 +126,51 @@ class Directions(Statistic):
         if length > self.weight * (1 + HALF_THE_DIGITS):
             raise InputError("unit_sum must be a sum of unit rows, got a longer one")
 
+    def settled(self, rows: Array, n_samples: int) -> Directions:
+        if self.exact is not None:
+            return self
+        return Directions(summed_exactly(n_samples, int(rows.shape[1])))
+
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         xp = linalg.namespace(X)
         if self.unit_sum is None:
             self.unit_sum = self.unit_square_sum = linalg.zeros(X.shape[1], X)
         for name in ("totals", "extremes", "unit_sum", "unit_square_sum"):
             setattr(self, name, linalg.place(getattr(self, name), X))
-        exact = X.shape[1] <= EXACT_FEATURES or X.shape[0] * X.shape[1] <= linalg.BLOCK_ELEMENTS
-        for _, rows, weight in linalg.blocks(X, w):
+        exact = summed_exactly(*X.shape) if self.exact is None else bool(self.exact)
+        for _, rows, weight in linalg.blocks(X, w, on_device=1024):  # which keeps no copy of them
             rows = double(rows) if exact else rows
             weight = None if weight is None else linalg.like(weight, rows)
-            with np.errstate(over="ignore", under="ignore"):
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 self._add(rows, weight)
         kind = xp.float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(xp.finfo(kind).eps))
 
     def _add(self, rows: Array, w: Array | None) -> None:
         xp = linalg.namespace(rows)
-        squares = rows * rows
-        norms = xp.sqrt(squares @ xp.ones_like(rows[0]))
+        norms, unit_sum, unit_square_sum = linalg.unit_sums(rows, w)
         low, high = linalg.usual(rows)
         least, most = xp.stack((norms.min(), norms.max())).tolist()
         exponents: Any = 0
+        if low < least <= most < high and w is None and not self.exponent:
+            self.unit_sum = self.unit_sum + unit_sum
+            self.unit_square_sum = self.unit_square_sum + unit_square_sum
+            n, length = float(norms.shape[0]), xp.sum(norms, dtype=xp.float64)
+            counts = linalg.place(np.array([n, n, 0.0, 0.0, 0.0]), norms)
+            counts[3] = length
+            self.totals = self.totals + counts
+            ends = linalg.place(np.array([least, most]), norms)
+            self.extremes = xp.stack(
+                (xp.minimum(self.extremes[0], ends[0]), xp.maximum(self.extremes[1], ends[1]))
+            )
+            return
         if not low < least <= most < high:
             exponents = linalg.row_exponents(rows)
-            rows = linalg.scaled(rows, exponents)
-            squares = rows * rows
-            norms = xp.sqrt(squares @ xp.ones_like(rows[0]))
+            norms, unit_sum, unit_square_sum = linalg.unit_sums(linalg.scaled(rows, exponents), w)
+        self.unit_sum = self.unit_sum + unit_sum
+        self.unit_square_sum = self.unit_square_sum + unit_square_sum
         seen = norms > 0
-        if w is None:
-            w = xp.ones_like(norms)
-        inverse = xp.where(seen, 1 / xp.where(seen, norms, xp.ones_like(norms)), 0 * norms)
-        self.unit_sum = self.unit_sum + linalg.column_sums(rows, w * inverse)
-        self.unit_square_sum = self.unit_square_sum + linalg.column_sums(
-            squares, (w * inverse) ** 2
-        )
-        w, norms = double(w), double(norms)
+        w, norms = double(xp.ones_like(norms) if w is None else w), double(norms)
         kept = xp.where(seen, w, 0 * w)
         lengths = linalg.scaled(norms, -exponents)
         if isinstance(exponents, int) or bool(seen.any()):
@@ -174,6 +199,9 @@ class Directions(Statistic):
         assert self.unit_square_sum is not None
         self.unit_sum = self.unit_sum * factor
         self.unit_square_sum = self.unit_square_sum * factor**2
+
+    def _expect_same_settings(self, other: Self) -> None:
+        """Sums of any precision will do."""
 
     def _merge(self, other: Directions) -> None:
         self.to_host()

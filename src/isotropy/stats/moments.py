@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -18,7 +19,7 @@ from isotropy.stats.base import Statistic
 from isotropy.stored import HALF_THE_DIGITS, Field
 
 CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rounding
-EXACT_PRODUCTS = 1 << 31  # multiply-adds an update may spend on float64 products of float32 rows
+EXACT_PRODUCTS = 1 << 31  # multiply-adds that may be spent on float64 products of float32 rows
 FAR = 4  # energy about the origin over that about the mean, past which a block has its own origin
 FARTHEST = 2.0**140  # from a row to others, over 2^exponent: more than any finite float32 rows have
 REACH = 20  # rows between 2^-20 and 2^20 are summed as they are, others times a power of two
@@ -33,6 +34,9 @@ class Moments(Statistic):
     origin : array of shape (n_features,), optional
         A point near the rows, about which blocks of them are summed; by default the mean of the
         first block.
+    exact : bool, optional
+        Whether products of float32 rows are made in float64; by default in updates, or in passes
+        over rows, of less than 2^31 multiply-adds.
 
     Notes
     -----
@@ -43,8 +47,7 @@ class Moments(Statistic):
     The sums are of rows divided by 2^`exponent`, which is zero unless rows are very large or very
     small, so no sum leaves the range of floats. They are float64. Products of float32 rows are made
     in float32 within a block (on 40,000 x 768 rows: right to 2e-9 of the trace, 5e-8 of an
-    eigenvalue), except in updates of less than 2^31 multiply-adds. `resolution` is the coarser of
-    the two that went in.
+    eigenvalue) unless `exact`. `resolution` is the coarser of the two that went in.
 
     Examples
     --------
@@ -58,9 +61,10 @@ class Moments(Statistic):
     """
 
     needs_rows = True
-    settings: ClassVar[tuple[str, ...]] = ("origin",)
+    settings: ClassVar[tuple[str, ...]] = ("origin", "exact")
     fields = {
         "origin": Field("n_features", optional=True),
+        "exact": Field(kind="int", low=0, high=1, optional=True),
         "near": Field("n_features", optional=True),
         "exponent": Field(kind="int", low=-1200, high=1200, optional=True),
         "n_rows": Field(kind="int", low=0),
@@ -75,8 +79,9 @@ class Moments(Statistic):
     weighted = ("weight", "total", "within", "third", "fourth")
     products: Array | None = None
 
-    def __init__(self, origin: Array | None = None) -> None:
+    def __init__(self, origin: Array | None = None, exact: bool | None = None) -> None:
         self.origin = None if origin is None else np.asarray(origin, dtype=np.float64)
+        self.exact = None if exact is None else int(exact)
         self.near: Array | None = None  # the point that blocks are summed about by now
         self.exponent = 0
         self.n_rows = 0
@@ -87,13 +92,13 @@ class Moments(Statistic):
         self.fourth: Array = 0.0
         self.resolution = 0.0
 
-    def settled(self, rows: Array) -> Self:
-        if self.origin is not None:
-            return self
-        first = next(linalg.blocks(linalg.native(rows)))[1]
-        mean, size = middle(first)
-        single = mean.astype(np.float32).astype(np.float64)  # exact in either dtype
-        return type(self)(linalg.scaled(single, -size))
+    def settled(self, rows: Array, n_samples: int) -> Self:
+        found = copy.copy(self)
+        if found.origin is None:
+            found.origin = near_mean(rows)
+        if found.exact is None:
+            found.exact = int(exact_products(n_samples, int(rows.shape[1])))
+        return found
 
     @classmethod
     def from_state(cls, state: dict[str, NDArray[Any]]) -> Self:
@@ -196,14 +201,19 @@ class Moments(Statistic):
         return np.asarray(linalg.to_numpy(origin), dtype=np.float64)
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        self._add_rows(X, w, exact_products(X))
-
-    def _add_rows(self, X: Array, w: NDArray[Any] | None, exact: bool) -> None:
+        exact = exact_products(*X.shape) if self.exact is None else bool(self.exact)
         if self.origin is None:
-            self.origin = self.settled(X).origin
+            self.origin = near_mean(X)
+        self.add_blocks(((rows, weight) for _, rows, weight in linalg.blocks(X, w)), X, exact)
+
+    def add_blocks(
+        self, blocks: Iterable[tuple[Array, Array | None]], X: Array, exact: bool
+    ) -> None:
+        """Add blocks of (rows, weights) of the kind of X, each of which is used before the next."""
         sums = RawSums.none(self._origin, self.exponent, X)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            for _, rows, weight in linalg.blocks(X, w):
+            for rows, weight in blocks:
+                self.n_rows += int(rows.shape[0])
                 rows = double(rows) if exact else rows
                 weight = None if weight is None else linalg.like(weight, rows)
                 if not sums.add(rows, weight):
@@ -213,7 +223,6 @@ class Moments(Statistic):
             self._join(sums)
         kind = linalg.namespace(X).float64 if exact else X.dtype
         self.resolution = max(self.resolution, float(linalg.namespace(X).finfo(kind).eps))
-        self.n_rows += int(X.shape[0])
 
     def _check_state(self) -> None:
         self.exponent = self.exponent or 0
@@ -254,7 +263,7 @@ class Moments(Statistic):
             self.near = sums.origin
 
     def _expect_same_settings(self, other: Self) -> None:
-        """Any origins will do."""
+        """Any origins and products will do."""
 
     def _merge(self, other: Moments) -> None:
         self._add(other, linalg.to_numpy)
@@ -286,9 +295,12 @@ class Moments(Statistic):
         third_2, fourth_2 = moved(-gap * (first / whole), second, within_2, third_2, fourth_2)
         self.exponent, self.weight = exponent, whole
         self.total = total + total_2 + second * apart
-        self.within = (first * (second / whole) * gap)[:, None] * gap
-        self.within += within
-        self.within += within_2
+        joined = linalg.zeros(within.shape, within)
+        joined += within
+        joined += within_2
+        root = (first * (second / whole)) ** 0.5 * gap
+        linalg.add_outer(joined, root, root)
+        self.within = joined
         self.third, self.fourth = third + third_2, fourth + fourth_2
 
     def _divided_by(self, exponent: int, names: tuple[str, ...], place: Any) -> list[Array]:
@@ -298,9 +310,16 @@ class Moments(Statistic):
         return [*arrays, linalg.scaled(place(self.fourth) if e else self.fourth, 4 * e)]
 
 
-def exact_products(X: Array) -> bool:
+def exact_products(n_samples: int, n_features: int) -> bool:
     """Whether products of float32 rows are made in float64."""
-    return bool(X.shape[0] * X.shape[1] ** 2 < EXACT_PRODUCTS)
+    return n_samples * n_features**2 < EXACT_PRODUCTS
+
+
+def near_mean(rows: Array) -> Floats:
+    """The mean of the first block of rows, in digits that either dtype has."""
+    mean, size = middle(next(linalg.blocks(linalg.native(rows), on_device=1))[1])
+    found: Floats = linalg.scaled(mean.astype(np.float32).astype(np.float64), -size)
+    return found
 
 
 @dataclass
@@ -325,11 +344,9 @@ class RawSums:
     def add(self, rows: Array, w: Array | None, always: bool = False) -> bool:
         """Add the rows, unless they are far from the origin or need another exponent."""
         xp = linalg.namespace(rows)
-        Y = linalg.scaled(rows, self.exponent) - linalg.like(
-            linalg.scaled(self.origin, self.exponent), rows
-        )
-        radius = linalg.squared_norms(Y)
-        total = linalg.column_sums(Y, w)
+        origin = linalg.like(linalg.scaled(self.origin, self.exponent), rows)
+        rows = linalg.scaled(rows, self.exponent)
+        Y, radius, total, third = linalg.shifted_sums(rows, origin, w)
         weighted = radius if w is None else w * radius
         sums = [double(weighted).sum(), double(radius.max()), total @ total]
         sums += [] if w is None else [double(w).sum()]
@@ -343,18 +360,19 @@ class RawSums:
         half = Y if w is None else Y * xp.sqrt(w)[:, None]
         self.weight += weight
         self.total += total
-        self.products += half.T @ half
-        self.third += linalg.column_sums(Y, weighted)
+        linalg.add_product(self.products, half)
+        self.third += third
         self.fourth = self.fourth + double(weighted) @ double(radius)
         return True
 
     def fill(self, moments: Moments) -> Moments:
-        """The moments, with these sums about their own mean."""
-        total, products = self.total, self.products
+        """The moments, with these sums about their own mean; the products are used up."""
+        total, within = self.total, self.products
         xp, shift = linalg.namespace(total), total / self.weight
-        within, turned = total[:, None] * -shift, products @ shift
-        within += products
-        left, whole = xp.linalg.diagonal(within), xp.linalg.diagonal(products)
+        turned, whole = within @ shift, 1.0 * xp.linalg.diagonal(within)
+        root = total / self.weight**0.5  # the same factor twice keeps the matrix symmetric
+        linalg.add_outer(within, root, -root)
+        left = xp.linalg.diagonal(within)
         constant = left <= CANCELLED * whole
         if bool(constant.any()):
             within[constant, :], within[:, constant] = 0.0, 0.0

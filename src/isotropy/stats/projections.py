@@ -88,7 +88,7 @@ class LogPartition(_AlongBasis):
                 raise InputError(f"weight and {name} must be of the same rows, got others")
 
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
-        xp, room = linalg.namespace(X), None
+        xp = linalg.namespace(X)
         wide = self.largest_norm is not None and self.largest_norm > WIDE
         self.log_plus = linalg.place(self.log_plus, X)
         self.log_minus = linalg.place(self.log_minus, X)
@@ -102,9 +102,9 @@ class LogPartition(_AlongBasis):
         with np.errstate(over="ignore", invalid="ignore"):
             for _, rows, weight in linalg.blocks(X, w):
                 rows = double(rows) if wide else rows
-                if room is None or room.shape[0] != rows.shape[0]:
-                    room = linalg.empty((rows.shape[0], basis.shape[1]), rows)
-                scores = xp.matmul(rows if near is None else rows - near, basis, out=room)
+                scores = linalg.room((rows.shape[0], basis.shape[1]), rows, "scores")
+                rows = rows if near is None else linalg.shifted(rows, near)
+                scores = xp.matmul(rows, basis, out=scores)
                 self._add(scores, weight, rest)
         self.weight += float(X.shape[0] if w is None else w.sum())
         self.resolution = max(self.resolution, float(xp.finfo(given.dtype).eps))
@@ -112,14 +112,17 @@ class LogPartition(_AlongBasis):
     def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
         xp = linalg.namespace(scores)
         limit = 0.7 * float(np.log(float(xp.finfo(scores.dtype).max)))
-        high, low, one_exponential = 0 * rest, 0 * rest, True
+        high = low = 0 * rest
+        middle, one_exponential = None, True
         if self.largest_norm is None or self.largest_norm >= limit:
             high, low = xp.max(scores, axis=0), xp.min(scores, axis=0)
             one_exponential = float((high - low).max()) < 2 * limit
             if one_exponential:
-                high = low = (high + low) / 2
-                scores -= high
-        if one_exponential:
+                middle = high = low = (high + low) / 2
+        if one_exponential and w is None:
+            plus, minus = map(xp.log, linalg.exp_sums(scores, middle))
+        elif one_exponential:
+            scores = scores if middle is None else scores - middle
             plus = _log_sum(xp.exp(scores, out=scores), w)
             minus = _log_sum(xp.reciprocal(scores, out=scores), w)
         else:

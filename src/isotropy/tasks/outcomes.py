@@ -12,9 +12,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from isotropy import checks, linalg
-from isotropy.engines import over_threads
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
+from isotropy.threads import over_threads
 
 BLOCK_ELEMENTS = 1 << 18  # a block of draws and its temporaries stay in the cache
 

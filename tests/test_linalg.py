@@ -1,0 +1,101 @@
+"""Sorting by label, and first eigenvectors of many matrices, against numpy's."""
+
+import numpy as np
+import pytest
+
+from isotropy import linalg
+
+from .on_device import copies_to_host
+
+D, FIRST = 60, 5
+
+
+def as_tensor(X):
+    return pytest.importorskip("torch").from_numpy(np.array(X))
+
+
+each_place = pytest.mark.parametrize("place", [np.asarray, as_tensor])
+
+
+@each_place
+@pytest.mark.parametrize("n_labels", [1, 7, 40_000])
+def test_rows_are_sorted_by_label_and_keep_their_order(place, n_labels):
+    labels = np.random.default_rng(0).integers(0, max(1, n_labels - 1), 500)
+    order, bounds = linalg.by_label(place(labels), n_labels)
+    assert (linalg.to_numpy(order) == np.argsort(labels, kind="stable")).all()
+    assert (np.diff(bounds) == np.bincount(labels, minlength=n_labels)).all()
+
+
+def matrices():
+    """Matrices without negative eigenvalues: (name, their eigenvalues in descending order)."""
+    i = np.arange(1, D + 1)
+    ties = np.ones(D)
+    ties[: FIRST + 2] = 3.0
+    return {
+        "power": i**-0.8,
+        "one far above": np.where(i == 1, 1e6, i**-0.8),
+        "flat": np.linspace(1.5, 1, D),
+        "ties": ties,
+        "identity": np.ones(D),
+        "few": np.where(i <= 3, 1.0, 0.0),
+        "none": np.zeros(D),
+        "small": 1e-100 * i**-0.8,
+        "large": 1e100 * i**-0.8,
+    }
+
+
+def made(values, seed=0):
+    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((D, D))).Q
+    product = (basis * values) @ basis.T
+    return (product + product.T) / 2
+
+
+@each_place
+def test_first_eigenvectors_are_those_of_a_decomposition(place):
+    spectra = matrices()
+    stack = np.stack([made(values, seed) for seed, values in enumerate(spectra.values())])
+    values, vectors, found = linalg.leading(place(stack), FIRST)
+    values, vectors = linalg.to_numpy(values), linalg.to_numpy(vectors)
+    assert found.all()
+    eps = float(np.finfo(np.float64).eps)
+    for i, (name, given) in enumerate(spectra.items()):
+        expected, basis = np.linalg.eigh(stack[i])
+        expected, basis = expected[::-1], basis[:, ::-1]
+        error = D * eps * max(expected[0], 0.0)
+        assert np.abs(values[i] - expected[:FIRST]).max() <= error, name
+        residual = stack[i] @ vectors[i] - vectors[i] * values[i]
+        assert np.linalg.norm(residual, axis=0).max() <= error, name
+        assert np.abs(vectors[i].T @ vectors[i] - np.eye(FIRST)).max() <= 4 * D * eps, name
+        gap = given[FIRST - 1] - given[FIRST]
+        if gap > 0:  # Davis and Kahan: what is outside the space is at most residual over gap
+            outside = vectors[i] - basis[:, :FIRST] @ (basis[:, :FIRST].T @ vectors[i])
+            assert np.linalg.norm(outside, 2) <= 2 * FIRST * error / gap, name
+
+
+def test_a_matrix_that_is_given_up_is_told(monkeypatch):
+    monkeypatch.setattr(linalg, "FILTERS", 1)
+    stack = np.stack([made(values) for values in (np.ones(D), np.arange(1, D + 1) ** -0.8)])
+    assert linalg.leading(stack, FIRST)[2].tolist() == [True, False]
+
+
+@each_place
+def test_columns_are_made_orthonormal_whatever_their_condition(place):
+    random = np.random.default_rng(0)
+    left, right = (np.linalg.qr(random.standard_normal((n, 8))).Q for n in (D, 8))
+    stack = np.stack([(left * 10.0 ** np.linspace(0, -e, 8)) @ right.T for e in (0, 6, 12)])
+    found = linalg.to_numpy(linalg.orthonormal(place(stack)))
+    for i, basis in enumerate(found):
+        assert np.abs(basis.T @ basis - np.eye(8)).max() < 1e-12
+        inside = basis @ (basis.T @ stack[i])
+        assert np.abs(inside - stack[i]).max() <= 1e-12 * np.abs(stack[i]).max()
+
+
+def test_each_filter_copies_once_to_the_host(monkeypatch):
+    calls = []
+    orthonormal = linalg.orthonormal
+    monkeypatch.setattr(linalg, "orthonormal", lambda Y: calls.append(1) or orthonormal(Y))
+    stack = as_tensor(np.stack([made(np.arange(1, D + 1) ** -0.8, seed) for seed in range(9)]))
+    with copies_to_host() as copies:
+        linalg.leading(stack, FIRST)
+    assert copies["arrays"] == len(calls) + 1
+    assert len(calls) < 10
