@@ -7,6 +7,7 @@ from isotropy import losses, metrics
 from isotropy.errors import InputError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+TorchDispatchMode = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
 F = losses.functional
 
 POLYNOMIAL = {"decay": "polynomial", "c1": 3.0, "gamma": -0.5}
@@ -107,18 +108,116 @@ def test_the_gradient_at_ties_is_the_mean_of_both_sides(shape):
     )
 
 
+def conditioned(shape, condition, dtype=torch.float32):
+    """A matrix with singular values from 100 down to 100/condition."""
+    n, k = max(shape), min(shape)
+    U = torch.linalg.qr(rows(n, k, seed=1)).Q
+    V = torch.linalg.qr(rows(k, k, seed=2)).Q
+    sigma = 100 * torch.logspace(0, -np.log10(condition), k, dtype=torch.float64)
+    W = U @ torch.diag(sigma) @ V.T
+    return (W if shape[0] == n else W.T).to(dtype).contiguous()
+
+
+def spectrum_error(W):
+    """Of the gradient of spectrum_penalty, against that of torch's singular values in float64."""
+    single = W.clone().requires_grad_()
+    F.spectrum_penalty(single, **POLYNOMIAL).backward()
+    exact = W.double().requires_grad_()
+    k = torch.arange(1, min(W.shape) + 1, dtype=torch.float64)
+    ((torch.linalg.svdvals(exact) - 3.0 * k**-0.5) ** 2).sum().backward()
+    return ((single.grad - exact.grad).norm() / exact.grad.norm()).item()
+
+
+class Products(TorchDispatchMode):
+    """Counts multiplications of matrix products by dtype, and decompositions."""
+
+    def __init__(self):
+        super().__init__()
+        self.multiplications = {torch.float32: 0, torch.float64: 0}
+        self.decompositions = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in ("mm", "_linear_pointwise"):
+            self.multiplications[found.dtype] += found.numel() * args[0].shape[1]
+        self.decompositions += name == "_linalg_eigh"
+        return found
+
+
+@pytest.fixture(params=["onednn", "blas"])
+def multiply(request, monkeypatch):
+    if request.param == "blas":
+        monkeypatch.setattr(F, "ONEDNN", None)
+    elif F.ONEDNN is None:
+        pytest.skip("this torch has no oneDNN")
+
+
 @pytest.mark.parametrize("condition", [1.5, 10, 100, 1e3, 1e4, 1e5])
 def test_the_float32_gradient_is_right_up_to_condition_1e5(condition):
-    U = torch.linalg.qr(rows(200, 200, seed=1)).Q[:, :20]
-    V = torch.linalg.qr(rows(20, 20, seed=2)).Q
-    sigma = 100 * torch.logspace(0, -np.log10(condition), 20, dtype=torch.float64)
-    single = (U @ torch.diag(sigma) @ V.T).float().requires_grad_()
-    exact = single.detach().double().requires_grad_()
-    F.spectrum_penalty(single, **POLYNOMIAL).backward()
-    k = torch.arange(1, 21, dtype=torch.float64)
-    ((torch.linalg.svdvals(exact) - 3.0 * k**-0.5) ** 2).sum().backward()
-    error = (single.grad - exact.grad).norm() / exact.grad.norm()
-    assert error < 1e-6
+    assert spectrum_error(conditioned((200, 20), condition)) < 1e-6
+
+
+@pytest.mark.usefixtures("multiply")
+@pytest.mark.parametrize("shape", [(6000, 48), (48, 6000), (4096, 5), (300, 40), (60, 60)])
+@pytest.mark.parametrize("condition", [10, 1e3, 1e5])
+def test_the_gradient_of_many_rows_is_right_to_1e_5(shape, condition):
+    assert spectrum_error(conditioned(shape, condition)) < 1e-5
+
+
+@pytest.mark.usefixtures("multiply")
+@pytest.mark.parametrize("shape", [(8192, 48), (48, 8192)])
+@pytest.mark.parametrize(("condition", "c1"), [(10, 3.0), (100, 3.0), (1e3, 0.03)])
+def test_double_precision_is_only_for_a_sample(shape, condition, c1):
+    W = conditioned(shape, condition).requires_grad_()
+    n, d = 8192, 48
+    with Products() as counted:
+        F.spectrum_penalty(W, c1=c1, gamma=-0.5).backward()
+    assert counted.decompositions == 1
+    assert counted.multiplications[torch.float64] <= d * d * (1024 + 256 + d)
+    half = 0.5 + 0.5 / F.BLOCKS
+    assert counted.multiplications[torch.float32] <= d * d * (n * (1 + half) + 1024 + 256)
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [(1e6, torch.float32), (1e3, torch.float64), (None, torch.float32)],
+    ids=["ill-conditioned", "float64", "deficient"],
+)
+def test_double_precision_is_for_all_rows_where_it_is_needed(change, dtype):
+    W = conditioned((8192, 48), change or 10, dtype)
+    if change is None:
+        W[:, -1] = W[:, 0]
+    with Products() as counted:
+        F.spectrum_penalty(W.requires_grad_(), **POLYNOMIAL).backward()
+    assert counted.multiplications[torch.float64] >= 48 * 48 * 8192 / 2
+
+
+def test_equal_singular_values_of_many_rows_share_their_targets():
+    W = torch.linalg.qr(rows(6000, 8, seed=1)).Q.float().requires_grad_()
+    F.spectrum_penalty(W, **POLYNOMIAL).backward()
+    target = (3.0 * torch.arange(1, 9, dtype=torch.float64) ** -0.5).mean()
+    expected = 2 * (1 - target) * W.detach().double()
+    assert (W.grad - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_a_lower_precision_of_products_is_noticed(monkeypatch):
+    """As after torch.set_float32_matmul_precision("medium") on some processors."""
+    W = conditioned((6000, 48), 100)
+
+    def halves(A, B):
+        if A.dtype == torch.float64:
+            return A @ B.T
+        return A.bfloat16().float() @ B.bfloat16().float().T
+
+    monkeypatch.setattr(F, "_product", halves)
+    assert spectrum_error(W) < 1e-5
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e15, 1e20])
+def test_the_gradient_of_any_scale_is_finite_and_right(scale):
+    W = scale * rows(6000, 6, dtype=torch.float32)
+    assert spectrum_error(W) < 1e-5
 
 
 def test_singular_values_that_are_rounding_get_no_gradient():
@@ -222,3 +321,19 @@ def test_bad_input_gets_one_line(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_rows_that_multiply_exactly_do_not_hide_the_rounding_of_others():
+    random = torch.Generator().manual_seed(0)
+    U = torch.linalg.qr(torch.randn(4096, 32, generator=random, dtype=torch.float64))[0]
+    V = torch.linalg.qr(torch.randn(32, 32, generator=random, dtype=torch.float64))[0]
+    W = ((U * torch.logspace(0, -5, 32, dtype=torch.float64)) @ V.T).float()
+    W[::4] = 0
+    W[::4, 0] = 0.25
+    gradients = []
+    for rows in (W, W.double()):
+        rows = rows.clone().requires_grad_()
+        F.spectrum_penalty(rows, c1=1.0, gamma=-0.5).backward()
+        gradients.append(rows.grad.double())
+    found, expected = gradients
+    assert (found - expected).norm() <= 1e-5 * expected.norm()

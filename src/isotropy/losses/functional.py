@@ -1,6 +1,7 @@
 """Differentiable losses, each equal to its metric.
 
-None of them uses autocast: half precision is raised to float32, and the spectrum to float64."""
+None of them uses autocast: half precision is raised to float32, and the spectrum to float64
+unless float32 is measured to be exact enough."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ Decay = Literal["polynomial", "exponential"]
 
 UNRESOLVED = 1e-7  # singular values below this share of the largest are rounding errors
 BLOCKS = 4  # of columns of a Gram matrix, half of which aren't computed
-ROWS = 4096  # made float64 at a time
-EXACT = 1e-6  # largest relative error of the gradient
+ROWS = {torch.float64: 4096, torch.float32: 1024}  # summed in this precision at a time
+SAMPLE = 256  # rows on which the gradient's product is compared with float64
+EXACT = 5e-6  # largest relative error of the gradient, of each of its two products
+SAFETY = 2  # how much larger errors may be than on a sample
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # as compiled modules call it
 ROUNDING = 16  # centred rows within this many eps are rounding errors
 
 
@@ -299,8 +303,10 @@ def spectrum_penalty(
     -----
     The two penalties of section 3 in Ding et al. 2022, after Wang et al. 2020. The value depends on
     singular values alone, so the gradient is U f'(sigma) V', with no 1/(sigma_i - sigma_j). Both
-    come from the smaller Gram matrix, summed and decomposed in float64; the gradient's one product
-    is in float64 too, unless single precision gives it to 1e-6. Equal singular values have no order
+    come from the smaller Gram matrix, decomposed in float64. Its products and that of the gradient
+    are in float64 too, unless the error of single precision, measured on a sample of the rows,
+    leaves the gradient right to 1e-5. On a CPU, single precision is tried for 4,096 float32 rows or
+    more, and is usually enough up to condition 1,000. Equal singular values have no order
     and the penalty has a kink: there the gradient is that of the mean of their targets. Directions
     of singular values below 1e-7 of the largest are rounding errors, and get gradient zero.
 
@@ -331,14 +337,21 @@ class _Penalty(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, W: Any, targets: Any) -> Any:
         tall = W.T if W.shape[0] < W.shape[1] else W
-        values, vectors = torch.linalg.eigh(_lower_gram(tall))
-        sigma, vectors = values.clamp(min=0).sqrt().flip(0), vectors.flip(1)
-        resolved = sigma > UNRESOLVED * sigma[0]
-        slope = 2 * (sigma - _over_ties(targets, sigma)) * resolved
+        for dtype in _precisions(tall):
+            gram, squares = _lower_gram(tall, dtype)
+            if dtype == torch.float32 and not bool(squares.isfinite()):
+                continue  # squares past its range
+            values, vectors = torch.linalg.eigh(gram)
+            sigma, vectors = values.clamp(min=0).sqrt().flip(0), vectors.flip(1)
+            resolved = sigma > UNRESOLVED * sigma[0]
+            wanted = _over_ties(targets, sigma)
+            slope = 2 * (sigma - wanted) * resolved
+            if dtype == torch.float64:
+                break
+            error = _gradient_error(sigma, wanted, _rounding(tall, dtype) * squares.sqrt())
+            if bool(error <= EXACT * slope.norm()):
+                break
         factor = slope / torch.where(resolved, sigma, 1.0)
-        rounding = 4 * torch.finfo(W.dtype).eps * sigma[0] * factor.abs().max()
-        on_cpu = W.device.type == "cpu"  # elsewhere single precision may mean TF32
-        ctx.exact = not on_cpu or bool(rounding > EXACT * slope.norm())
         ctx.save_for_backward(W, (vectors * factor) @ vectors.T)
         return ((sigma - targets) ** 2).sum().to(W.dtype)
 
@@ -347,27 +360,94 @@ class _Penalty(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
         W, inner = ctx.saved_tensors
         tall = W.T if W.shape[0] < W.shape[1] else W
-        inner = gradient.double() * inner
         with torch.autocast(W.device.type, enabled=False):
-            if ctx.exact:
-                parts = [(rows.double() @ inner).to(W.dtype) for rows in tall.split(ROWS)]
-                found = torch.cat(parts)
-            else:
-                found = tall @ inner.to(W.dtype)
+            found = _rows_times(tall, gradient.double() * inner)
         return found.T if W.shape[0] < W.shape[1] else found, None
 
 
-def _lower_gram(W: Any) -> Any:
-    """W'W in float64; blocks above the diagonal, which eigh doesn't read, are zero."""
-    d = W.shape[1]
+def _precisions(tall: Any) -> list[Any]:
+    """Precisions to try in turn: single on a CPU, if a sample is cheap enough to tell its error."""
+    many = len(tall) >= 4 * ROWS[torch.float32]
+    single = tall.dtype == torch.float32 and tall.device.type == "cpu" and many
+    return [torch.float32, torch.float64] if single else [torch.float64]
+
+
+def _lower_gram(tall: Any, dtype: Any) -> tuple[Any, Any]:
+    """(W'W, the sum of squares of its blocks' traces); blocks of rows are added in float64.
+
+    Blocks of columns above the diagonal, which eigh doesn't read, are zero.
+    """
+    d = tall.shape[1]
     width = -(-d // BLOCKS)
-    found = torch.zeros(d, d, dtype=torch.float64, device=W.device)
-    for part in W.split(ROWS):
-        rows = part.double()
+    found = torch.zeros(d, d, dtype=torch.float64, device=tall.device)
+    traces = [found.trace()]
+    for part in tall.split(ROWS[dtype]):
+        columns = part.to(dtype).T
+        if dtype == torch.float32:
+            columns = columns.contiguous()  # once, which oneDNN would do for every block
         for start in range(0, d, width):
             stop = start + width
-            found[start:, start:stop] += rows[:, start:].T @ rows[:, start:stop]
-    return found
+            found[start:, start:stop] += _product(columns[start:], columns[start:stop])
+        traces.append(found.trace())
+    return found, torch.stack(traces).diff().square().sum()
+
+
+def _rounding(tall: Any, dtype: Any) -> Any:
+    """Norm of the error of a block's W'W in this precision, relative to its trace.
+
+    Measured on a block of rows drawn at random, so that it holds for any way to multiply, and for
+    lower precisions that torch.set_float32_matmul_precision allows. Errors of blocks are
+    independent: the norm of their sum is the root of the sum of squares.
+    """
+    rows = _sample(tall, ROWS[dtype])
+    exact, _ = _lower_gram(rows, torch.float64)
+    error = (_lower_gram(rows, dtype)[0] - exact).norm()
+    return SAFETY * math.sqrt(2) * error / exact.trace()  # errors below the diagonal count twice
+
+
+def _sample(tall: Any, n_rows: int) -> Any:
+    """Rows at random, always the same ones: those at even distances may be of one kind."""
+    picked = torch.randperm(len(tall), generator=torch.Generator().manual_seed(0))
+    return tall[picked[:n_rows].to(tall.device)]
+
+
+def _gradient_error(sigma: Any, wanted: Any, rounding: Any) -> Any:
+    r"""Norm of the gradient's error, to first order, if W'W has an error E of norm `rounding`.
+
+    The gradient is W f(W'W) with f = 2 - 2 t/sigma. In the basis of the singular vectors its error
+    is sigma_i E_ij (f_i - f_j)/(sigma_i^2 - sigma_j^2), which is
+
+        2 E_ij (t_j / (sigma_j (sigma_i + sigma_j)) - (t_i - t_j)/(sigma_i^2 - sigma_j^2)).
+
+    Rounding errors have no preferred direction, so all E_ij are taken to be equally large, and
+    singular values closer than that may change places. The first term grows with the square of the
+    condition: E is about 1e-8 sigma_1^2 in single precision, so at condition 1,000 the relative
+    error is below 1e-5 if small singular values have targets below 1e-3 of the gradient's norm.
+    """
+    size = rounding / len(sigma)
+    squares = sigma**2
+    apart = (squares[:, None] - squares).abs().clamp(min=size)
+    swapped = (wanted[:, None] - wanted).abs() / apart
+    return 2 * size * (wanted / (sigma * (sigma[:, None] + sigma)) + swapped).norm()
+
+
+def _rows_times(tall: Any, inner: Any) -> Any:
+    """The product with a symmetric matrix; in single precision if that is right on a sample."""
+    if torch.float32 in _precisions(tall):
+        rows, single = _sample(tall, SAMPLE), inner.float()
+        exact = rows.double() @ inner
+        error = (_product(rows, single) - exact).norm()
+        if bool(SAFETY * error <= EXACT * exact.norm()):
+            return _product(tall, single)
+    parts = tall.split(ROWS[torch.float64])
+    return torch.cat([(rows.double() @ inner).to(tall.dtype) for rows in parts])
+
+
+def _product(A: Any, B: Any) -> Any:
+    """A B'. In single precision on a CPU by oneDNN, in half of MKL's time on AMD processors."""
+    if ONEDNN is None or A.dtype == torch.float64 or A.device.type != "cpu":
+        return A @ B.T
+    return ONEDNN(A, B, None, "none", [], "")
 
 
 def _over_ties(targets: Any, sigma: Any) -> Any:
