@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from isotropy.engines import local
+from isotropy import threads
 from isotropy.evidence import advise, compare
 from isotropy.models import tokens
 from isotropy.models.tokens import Stack, TokenRows, joined
@@ -21,7 +21,7 @@ def small_blocks(monkeypatch):
     """Blocks that are small beside the rows of these tests, for two threads at most."""
     monkeypatch.setattr(base, "PICKED_ELEMENTS", BLOCK)
     monkeypatch.setattr(tokens, "BLOCK_ELEMENTS", BLOCK)
-    monkeypatch.setattr(local, "n_threads", lambda: 2)
+    monkeypatch.setattr(threads, "n_threads", lambda: 2)
 
 
 class Long(TokenEncoder):

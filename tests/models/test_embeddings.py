@@ -11,7 +11,7 @@ import pytest
 
 import isotropy
 from isotropy.errors import InputError
-from isotropy.models.keyed import KeyedVectors, embeddings
+from isotropy.models.keyed import KeyedVectors, Words, embeddings
 from isotropy.models.texts import Span
 from isotropy.tasks import WordSimilarity
 
@@ -70,6 +70,14 @@ def test_words_are_those_that_stay_one_ordinary_token(bert):
     assert {"cat", "sun", "york", ","} <= set(found.words)
     assert "##ing" not in set(found.words)
     assert len(found.words) == len(set(found.words))
+
+
+def test_the_tokenizer_is_asked_for_the_rows_of_all_words_at_once(bert, monkeypatch):
+    words = embeddings(bert).words
+    expected, asked, rows = {word: words[word] for word in words}, [], Words.rows
+    monkeypatch.setattr(Words, "rows", lambda self, some: asked.append(some) or rows(self, some))
+    assert dict(embeddings(bert).words.items()) == expected
+    assert len(asked) == 1
 
 
 def test_words_of_byte_level_vocabularies_are_those_after_a_space(llama):

@@ -1,11 +1,14 @@
 """Every score against an independent reference."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn import metrics
 from sklearn.linear_model import LogisticRegression
 
+from isotropy import threads
 from isotropy.errors import InputError
 from isotropy.models.texts import Span
 from isotropy.tasks import (
@@ -242,6 +245,15 @@ def test_a_shift_of_the_space_changes_nothing_for_single_texts():
         known, items = np.arange(40), np.arange(40, 60)
         first, moved = (task.score(Y, items, known) for Y in (X, 7 * X + 50))
         assert np.array_equal(first.per_item, moved.per_item)
+
+
+def test_heads_in_threads_leave_the_filters_of_warnings_alone(monkeypatch):
+    monkeypatch.setattr(threads, "n_threads", lambda: 4)
+    random = np.random.default_rng(0)
+    X, labels = random.standard_normal((30, 4)), np.arange(30) % 2
+    before = list(warnings.filters)
+    threads.over_threads(lambda seed: MLP(n_epochs=2, seed=seed).predict(X, labels, X), range(12))
+    assert warnings.filters == before
 
 
 def test_the_mlp_learns_and_its_seed_decides():

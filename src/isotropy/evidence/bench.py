@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import checks
+from isotropy import checks, linalg
 from isotropy.errors import ENCODE_AGAIN, InputError, brief
 from isotropy.evidence.significance import Fold
 from isotropy.evidence.spaces import Candidate, Fits, Integers, Space, as_encoder, space_of
@@ -30,6 +31,7 @@ from isotropy.repairs.per_group import LEAST_ROWS, Label, Labels, as_labels
 from isotropy.repairs.per_group import distinct as distinct_labels
 from isotropy.sources import PickedRows, listed
 from isotropy.tasks import Outcome, Retrieval, Task, identity
+from isotropy.threads import over_threads
 
 TRANSDUCTIVE, ELSEWHERE, TRAINING, FOLDS, CORPUS, VOCABULARY = (
     "all text, including the evaluated text (transductive)",
@@ -84,6 +86,10 @@ class Bench:
     def notes(self) -> list[str]:
         """Remarks about the vectors."""
         return list(getattr(self.encoder, "notes", ()))
+
+    def few_threads(self) -> AbstractContextManager[None]:
+        """One BLAS thread, unless rows are wide: its others would wait, and take cores to do so."""
+        return linalg.threads_for(self.space.pooled.shape[1])
 
     # What repairs are fitted on
 
@@ -242,15 +248,24 @@ class Bench:
     # How candidates score
 
     def outcomes(self, candidate: Candidate, plan: Plan, seeds: int = 1) -> list[Outcome]:
-        """One outcome per evaluation, and per seed if the candidate depends on it."""
+        """One outcome per evaluation, and per seed if the candidate depends on it.
+
+        Evaluations with fits of their own are spread over threads, once the passes over their rows
+        are made, which use all threads.
+        """
         found: list[Outcome] = []
+        groups = groupby(plan.evaluations, key=lambda evaluation: id(evaluation.fits))
+        alike = [list(group) for _, group in groups]
         for seed in range(seeds if candidate.seeded else 1):
-            for _, alike in groupby(plan.evaluations, key=lambda evaluation: id(evaluation.fits)):
-                found += self._with_same_fits(candidate, list(alike), seed)
+            with self.few_threads():
+                for evaluations in alike:
+                    evaluations[0].fits.gather(candidate, seed)
+                parts = over_threads(partial(self._with_same_fits, candidate, seed), alike)
+            found += [outcome for part in parts for outcome in part]
         return found
 
     def _with_same_fits(
-        self, candidate: Candidate, evaluations: list[Evaluation], seed: int
+        self, candidate: Candidate, seed: int, evaluations: list[Evaluation]
     ) -> list[Outcome]:
         """The outcomes of evaluations with the same fits, whose texts are repaired once."""
         parts = [

@@ -31,6 +31,7 @@ from isotropy.evidence.spaces import (
     Space,
     as_candidate,
     as_encoder,
+    by_sharing,
     search_grid,
     with_groups,
 )
@@ -263,14 +264,15 @@ class Search:
     @cached_property
     def outcomes(self) -> list[list[Outcome]]:
         """The outcome of every candidate on each fold."""
-        found: list[list[Outcome]] = []
-        for candidate in self.candidates:
+        found: dict[int, list[Outcome]] = {}
+        for number in by_sharing(self.candidates):
             self.options.progress(self.task.name, len(found), len(self.candidates))
-            found.append(self.bench.outcomes(candidate, self.plan))
+            candidate = self.candidates[number]
+            found[number] = self.bench.outcomes(candidate, self.plan)
             if candidate.method == NONE:
-                self.bench.expect_defined(found[-1], self.plan)
+                self.bench.expect_defined(found[number], self.plan)
         self.options.progress(self.task.name, len(found), len(found))
-        return found
+        return [found[number] for number in range(len(found))]
 
     @cached_property
     def values(self) -> Floats:
@@ -392,6 +394,10 @@ class Search:
 
     def advice(self) -> Advice:
         """The recommendation, with what it rests on."""
+        with self.bench.few_threads():
+            return self._advice()
+
+    def _advice(self) -> Advice:
         outer, _, p = self.tested
         recommended = self.chosen != 0 and p <= LEVEL and self.n_groups >= LEAST_GROUPS
         choice = self.candidates[self.chosen] if recommended else Candidate(NONE)

@@ -33,6 +33,7 @@ from isotropy.repairs.per_group import Label, Labels, expect_enough
 from isotropy.sources import PickedRows, Source
 from isotropy.stats import Moments
 from isotropy.tasks import Scorer, as_scorer
+from isotropy.threads import over_threads
 
 Integers = NDArray[np.int64]
 TOKEN, SENTENCE = "token", "sentence"
@@ -94,12 +95,14 @@ class Space:
         if repair.is_affine:  # the mean of repaired rows is the repaired mean
             return self.finish(repair.transform(self._means[texts]))
         lengths = np.diff(self.tokens.starts)[texts]
-        means = []
-        for block in bounded(lengths, self.tokens.rows.shape[1]):
+
+        def means(block: slice) -> Float32Array:
             rows = repair.transform(self.tokens.rows[self.tokens.of(texts[block])])
             starts = np.concatenate([[0], np.cumsum(lengths[block])])
-            means.append(TokenRows(rows, starts.astype(np.int64)).means())
-        return self.finish(np.concatenate(means))
+            return TokenRows(rows, starts.astype(np.int64)).means()
+
+        blocks = list(bounded(lengths, self.tokens.rows.shape[1]))
+        return self.finish(np.concatenate(over_threads(means, blocks)))
 
 
 class ArrayEncoder:
@@ -299,6 +302,12 @@ def search_grid(levels: Sequence[str], n_features: int) -> list[Candidate]:
     return found
 
 
+def by_sharing(candidates: Sequence[Candidate]) -> list[int]:
+    """Numbers of the candidates: none first, then clusterings, whose moments serve the others."""
+    ranks = {NONE: 0, ClusterRemoval.name: 1}
+    return sorted(range(len(candidates)), key=lambda i: ranks.get(candidates[i].method, 2))
+
+
 def with_groups(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, each followed by its form per group, which is for rows of texts."""
     found: list[Candidate] = []
@@ -311,11 +320,12 @@ def with_groups(candidates: Sequence[Candidate]) -> list[Candidate]:
 class Fits:
     """Repairs fitted on the same rows, sharing the work that they have in common.
 
-    Repairs that are computed from moments share the moments. Cluster removals with the same
-    clusters share the clustering: their directions are the first of the most that any of them
-    removes, so clusters that are too small for that many are dissolved for all of them. The rows of
-    a level are read again from its `source` for every fit, and never kept. Candidates per group
-    are fitted on the rows of each group, in `by_group`.
+    Repairs that are computed from moments share the moments, which are those of a clustering of
+    the same rows if there is one. Cluster removals with the same clusters share the clustering:
+    their directions are the first of the most that any of them removes, so clusters that are too
+    small for that many are dissolved for all of them. The rows of a level are read again from its
+    `source` for every fit, and never kept. Candidates per group are fitted on the rows of each
+    group, in `by_group`.
     """
 
     def __init__(
@@ -330,6 +340,17 @@ class Fits:
         self.by_group = by_group or {}
         self._moments: dict[str, Moments] = {}
         self._clusters: dict[Any, ClusterRemoval] = {}
+
+    def gather(self, candidate: Candidate, seed: int = 0) -> None:
+        """Make what the candidate's repair shares with others, in passes that use all threads."""
+        if candidate.method == NONE:
+            return
+        repair = candidate.make(seed)
+        for fits in self.by_group.values() if candidate.per_group else [self]:
+            if _of_moments(repair):
+                fits.moments(candidate.level)
+            elif isinstance(repair, ClusterRemoval):
+                fits._clustered(candidate.level, repair)
 
     def fitted(self, candidate: Candidate, seed: int = 0) -> Repair | None:
         """The candidate's repair, fitted; None for no repair."""
@@ -364,27 +385,35 @@ class Fits:
 
     def _fitted(self, candidate: Candidate, seed: int) -> Repair:
         repair = candidate.make(seed)
-        if isinstance(repair, SummedRepair) and repair.statistic is Moments:
+        if isinstance(repair, SummedRepair) and _of_moments(repair):
             return repair.fit_statistic(self.moments(candidate.level))
         if isinstance(repair, ClusterRemoval):
-            return self._clustered(candidate, repair)
+            return self._clustered(candidate.level, repair).with_components(repair)
         return repair.fit(self.source(candidate.level))
 
     def moments(self, level: str) -> Moments:
         if level not in self._moments:
-            (self._moments[level],) = reduce(self.source(level), [Moments()]).states
+            clustered = [made for key, made in self._clusters.items() if key[0] == level]
+            known = clustered[0].moments_ if clustered else None
+            self._moments[level] = known or reduce(self.source(level), [Moments()]).states[0]
         return self._moments[level]
 
-    def _clustered(self, candidate: Candidate, repair: ClusterRemoval) -> Repair:
-        key = _clustering(candidate.level, repair)
+    def _clustered(self, level: str, repair: ClusterRemoval) -> ClusterRemoval:
+        """The repair with as many directions as any candidate with the same clusters removes."""
+        key = _clustering(level, repair)
         if key not in self._clusters:
             others = [c for c in self._candidates if c.method == repair.name]
             made = [(c.level, c.make(repair.random_state)) for c in others]
             alike = [repair, *(other for at, other in made if _clustering(at, other) == key)]
             most = max(other.n_components for other in alike)
             shared = clone(repair).set_params(n_components=most)
-            self._clusters[key] = shared.fit(self.source(candidate.level))
-        return self._clusters[key].with_components(repair)
+            self._clusters[key] = shared.fit(self.source(level))
+        return self._clusters[key]
+
+
+def _of_moments(repair: Repair) -> bool:
+    """Whether the repair is computed from moments."""
+    return isinstance(repair, SummedRepair) and repair.statistic is Moments
 
 
 def _clustering(level: str, repair: Repair) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -292,6 +292,10 @@ class Words(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self._listed)
+
+    def items(self) -> ItemsView[str, int]:
+        """All words with their rows, which the tokenizer is asked for together, not one by one."""
+        return self._listed.items()
 
 
 @public

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from isotropy.models.models import Encoding, Float32Array
 
@@ -51,10 +52,11 @@ class TokenRows:
         lengths = np.diff(self.starts)
         found = np.empty((self.n_texts, rows.shape[1]), dtype=np.float32)
         for texts in bounded(lengths, rows.shape[1]):  # sums in float64 take a copy of the rows
-            first, last = self.starts[texts.start], self.starts[texts.stop]
-            places = self.starts[texts] - first
-            sums = np.add.reduceat(rows[first:last], places, axis=0, dtype=np.float64)
-            found[texts] = sums / lengths[texts, None]
+            bounds = self.starts[texts.start : texts.stop + 1]
+            part = rows[bounds[0] : bounds[-1]].astype(np.float64)
+            entries = (np.ones(len(part)), np.arange(len(part)), bounds - bounds[0])
+            members = csr_array(entries, shape=(len(bounds) - 1, len(part)))
+            found[texts] = (members @ part) / lengths[texts, None]  # np.add.reduceat takes longer
         return found
 
     def split(self) -> list[Float32Array]:
@@ -80,7 +82,7 @@ class Stack:
         """Append the rows of more texts."""
         n_rows = self._n_rows + len(part.rows)
         if self._rows is None:
-            self._rows = np.array(part.rows)
+            self._rows = np.empty(part.rows.shape, part.rows.dtype)
         elif n_rows > len(self._rows):  # grows in place, by an eighth more than needed
             self._rows.resize((n_rows + n_rows // 8, self._rows.shape[1]), refcheck=False)
         self._rows[self._n_rows : n_rows] = part.rows

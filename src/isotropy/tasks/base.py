@@ -160,7 +160,10 @@ class Task(ABC):
 
     @abstractmethod
     def outcome(self, X: NDArray[Any], items: Integers, train: Integers) -> Outcome:
-        """The outcome for checked arguments; train is empty if none was given."""
+        """The outcome for checked arguments; train is empty if none was given.
+
+        Folds are evaluated in threads, so it keeps nothing.
+        """
 
     def _checked(
         self, vectors: Any, items: Any, train: Any

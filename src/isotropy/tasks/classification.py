@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +16,23 @@ from sklearn.neural_network import MLPClassifier
 
 from isotropy import checks
 from isotropy.errors import InputError, public
-from isotropy.linalg import Floats, one_blas_thread
+from isotropy.linalg import Floats
 from isotropy.models import Text
 from isotropy.tasks.base import LabelledTask
 from isotropy.tasks.decisions import Decisions
 from isotropy.tasks.outcomes import Integers, Mean, Outcome
 from isotropy.tasks.reading import PAIRS, TEXTS
+from isotropy.threads import one_blas_thread
 
 METRICS = ("accuracy", "matthews", "f1", "macro-f1")
+_filtering = threading.Lock()  # the filters of warnings are those of all threads
 
 
 class Head(Protocol):
-    """A model that is trained on the features of some items and predicts the labels of others."""
+    """A model that is trained on the features of some items and predicts the labels of others.
+
+    Folds are evaluated in threads, so `predict` keeps nothing.
+    """
 
     def predict(self, features: Floats, labels: Integers, asked: Floats) -> Integers: ...
 
@@ -72,7 +78,7 @@ class MLP:
             batch_size=min(self.batch_size, len(features)),
             random_state=self.seed,
         )
-        with warnings.catch_warnings(), one_blas_thread():
+        with _filtering, warnings.catch_warnings(), one_blas_thread():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is given
             return np.asarray(model.fit(features, labels).predict(asked))
 
