@@ -4,11 +4,16 @@
 
 Each cell (a model on a task) is a JSON file in --work; cells that are there are not run again, so
 the command can be stopped and repeated. results/advise.md is written from all that are there.
+
+With --alone a cell is `advise` and nothing else: its seconds, its choice, p, and the score of every
+candidate on each fold. --before DIR then prints the table of results/advise-speed.md: the cells of
+that folder, made by another version (its src as PYTHONPATH), beside those of --work.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -17,6 +22,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,14 +53,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=os.environ.get("ISOTROPY_MODELS"))
     parser.add_argument("--data", default=os.environ.get("ISOTROPY_DATA"))
-    parser.add_argument("--cache", required=True)
+    parser.add_argument("--cache", default="cache", help="folder of token vectors")
     parser.add_argument("--work", required=True, help="folder of the cells")
     parser.add_argument("--only", nargs="*", default=[], help="model:task ...")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time, in processes")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--threads", type=int, help="of each job [as many as cores]")
+    parser.add_argument("--alone", action="store_true", help="time advise, without other repairs")
+    parser.add_argument("--before", help="folder of cells to print those of --work beside")
     parser.add_argument("--out", default="results/advise.md")
     options = parser.parse_args()
+    if options.before:
+        print("\n".join(speeds(Path(options.before), Path(options.work))))
+        return
+    if options.threads:
+        set_threads(options.threads)
     work = Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
     wanted = options.only or [f"{m}:{t}" for t in options.tasks for m in MODELS]
@@ -66,12 +80,21 @@ def main() -> None:
         command = [sys.executable, __file__, "--models", options.models, "--data", options.data]
         command += ["--cache", options.cache, "--work", options.work, "--out", os.devnull]
         command += ["--device", options.device] if options.device else []
+        command += ["--alone"] if options.alone else []
         with ThreadPoolExecutor(options.jobs) as pool:
             ends = pool.map(lambda name: subprocess.run([*command, "--only", name]), missing)
             failed = [n for n, end in zip(missing, ends, strict=True) if end.returncode]
             if failed:
                 sys.exit(f"failed, and not in the table: {', '.join(failed)}")
-    write(work, Path(options.out))
+    if not options.alone:
+        write(work, Path(options.out))
+
+
+def set_threads(n_threads: int) -> None:
+    """Start again with this many threads, unless it was done: BLAS reads them when it is loaded."""
+    wanted = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(n_threads))
+    if not wanted.items() <= os.environ.items():
+        sys.exit(subprocess.run(sys.orig_argv, env=os.environ | wanted).returncode)
 
 
 def path_of(work: Path, name: str) -> Path:
@@ -93,14 +116,14 @@ def run(name: str, options: argparse.Namespace) -> None:
     if isinstance(vectors, Encoder):  # so that the time of a cell is without encoding
         searches(vectors, task, {"": None}, Options(candidates=[Candidate(NONE)]))
     begun = time.perf_counter()
-    found = cell(vectors, task)
+    found = alone(vectors, task)[0] if options.alone else cell(vectors, task)
     found |= {"model": model, "task": task_name, "seconds": time.perf_counter() - begun}
     path = path_of(Path(options.work), name)
     path.with_suffix(".part").write_text(json.dumps(found, indent=1))
     path.with_suffix(".part").rename(path)
     print(f"{name}: {found['choice']} {found['baseline']} -> {found['score']}, "
-          f"hindsight {found['hindsight']['name']} {found['hindsight']['score']}, "
-          f"{found['seconds']:.0f} s", flush=True)  # fmt: skip
+          f"advise {found['advise_seconds']:.1f} s ({found['advise_cpu_seconds']:.1f} s of CPU), "
+          f"all {found['seconds']:.0f} s", flush=True)  # fmt: skip
 
 
 def regrouped(task, name: str):
@@ -116,12 +139,20 @@ def regrouped(task, name: str):
     return found.subset(np.arange(len(items)))
 
 
-def cell(vectors, task) -> dict:
-    """Everything of one model on one task, on the part that was not used to choose."""
+def alone(vectors, task) -> tuple[dict, Any, Any]:
+    """The advice and what it took, with the search and the advice themselves."""
     start, cpu_start = time.perf_counter(), time.process_time()
     (search,) = searches(vectors, task, {"": None}, Options()).values()
     advice = search.advice()
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+    found = advice.to_dict() | {"name": str(advice.choice), "values": search.values.tolist()}
+    found |= {"advise_seconds": time.perf_counter() - start}
+    found |= {"advise_cpu_seconds": time.process_time() - cpu_start}
+    return found | {"load": os.getloadavg()[0]}, search, advice
+
+
+def cell(vectors, task) -> dict:
+    """Everything of one model on one task, on the part that was not used to choose."""
+    found, search, advice = alone(vectors, task)
     plan = search.plan
     if search.outside is not None:
         plan = search.bench.held_out(search.outside, search.inside)
@@ -152,8 +183,7 @@ def cell(vectors, task) -> dict:
             }
         )
     best = max((r for r in rows if r["score"] is not None), key=lambda r: r["score"])
-    found = advice.to_dict() | {"results": rows, "hindsight": best}
-    found |= {"advise_seconds": seconds, "advise_cpu_seconds": cpu_seconds}
+    found |= {"results": rows, "hindsight": best}
     found["against_none"] = advised_against_none(search, advice, plan)
     return found
 
@@ -170,6 +200,28 @@ def advised_against_none(search, advice, plan) -> dict:
         folds = search.bench.folds(plan, search.bench.outcomes(advice.choice, plan), none)
     mean = float(np.mean([fold.difference for fold in folds]))
     return {"difference": percent(mean), "p": p_value(folds)}
+
+
+def speeds(before: Path, after: Path) -> list[str]:
+    """The table of two folders of cells, made with --alone by two versions."""
+    columns = ("model", "task", "choice", "p", "CPU s", "wall s", "largest change of a score")
+    lines = [f"| {' | '.join(columns)} |", "| --- | --- | --- |" + " ---: |" * 4]
+    for model, task in itertools.product(MODELS, TASKS):
+        paths = [path_of(folder, f"{model}:{task}") for folder in (before, after)]
+        if not all(path.exists() for path in paths):
+            continue
+        old, new = (json.loads(path.read_text()) for path in paths)
+        change = np.nanmax(np.abs(np.mean(new["values"], axis=1) - np.mean(old["values"], axis=1)))
+        row = [model, task, from_to(old["name"], new["name"])]
+        row += [from_to(f"{old['p']:.4f}", f"{new['p']:.4f}")]
+        for kind in ("advise_cpu_seconds", "advise_seconds"):
+            row += [f"{old[kind]:.0f} -> {new[kind]:.0f}"]
+        lines.append(f"| {' | '.join([*row, f'{100 * change:.4f}'])} |")
+    return lines
+
+
+def from_to(old: str, new: str) -> str:
+    return old if old == new else f"{old} -> {new}"
 
 
 def write(work: Path, out: Path) -> None:

@@ -1,12 +1,12 @@
 """Cost of each regulariser per training step, against its naive form, in one run.
 
-    python benchmarks/train.py [--repeat 3] [--device cuda] [--skip-naive] [--out FILE]
+    python benchmarks/train.py [--repeat 3] [--device cuda] [--threads N] [--skip-naive] [--out F]
 
 A step is the value and its gradient. Sizes: the output embeddings of a BERT (30,522 x 768) and
 batches of 32 x 768 and 4,096 x 768, all float32. Naive forms: the n x n cosines, the singular
-values by a full SVD in single and in double precision (in which ours are computed), and for
-IsoScore the published package. Each time is the best of a few, naive and ours taking turns, so
-that what else the machine does meets both.
+values by a full SVD in single and in double precision, and for IsoScore the published package.
+Each time is the best of a few, naive and ours taking turns, so that what else the machine does
+meets both.
 """
 
 from __future__ import annotations
@@ -128,9 +128,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3, help="times each is run at full size")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--threads", type=int, help="torch's; by default all cores")
     parser.add_argument("--skip-naive", action="store_true")
     parser.add_argument("--out", type=Path, help="file for the table, as Markdown")
     args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     head = (
         f"torch {torch.__version__}, isotropy {isotropy.__version__}, {machine(args.device)}; "
         f"float32; best of {args.repeat}, of "
@@ -151,14 +154,15 @@ def main() -> None:
             print(lines[-1], flush=True)
     if args.out:
         command = f"python benchmarks/train.py --device {args.device} --repeat {args.repeat}"
+        if args.threads:
+            command += f" --threads {args.threads}"
         text = f"# Cost of the regularisers\n\n`{command}`: {head}.\n\n" + "\n".join(lines)
         args.out.write_text(f"{text}\n\n{READING}\n")
 
 
 READING = """A step is the value and its gradient. Naive forms: the n x n cosines, the singular
-values by a full SVD (in float32, and in float64, in which ours are computed), and for IsoScore the
-published package (2.0.1). The difference is the larger of those of value and gradient, both
-relative."""
+values by a full SVD (in float32 and in float64), and for IsoScore the published package (2.0.1).
+The difference is the larger of those of value and gradient, both relative."""
 
 
 if __name__ == "__main__":
