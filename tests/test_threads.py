@@ -1,11 +1,16 @@
-"""How many threads BLAS has, whoever limits it."""
+"""How many threads BLAS has, whoever limits it, and where threads warn."""
 
+import inspect
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
-from isotropy.threads import one_blas_thread
+from isotropy import threads
+from isotropy.errors import IsotropyWarning, warn
+from isotropy.threads import one_blas_thread, over_threads
 
 
 def n_blas():
@@ -91,3 +96,91 @@ def test_overlapping_blocks_of_many_threads_leave_nothing_behind():
     with ThreadPoolExecutor(8) as pool:
         assert all(found == {1} for found in pool.map(enter_and_leave, range(200)))
     assert n_blas() == {3}
+
+
+class PerThread:
+    """A library like MKL, whose limit is that of the thread which sets it."""
+
+    user_api, internal_api, threading_layer = "blas", "mkl", "intel"
+    prefix, filepath = "libmkl_rt", "/lib/libmkl_rt.so"
+
+    def __init__(self):
+        self.local = threading.local()
+
+    @property
+    def num_threads(self):
+        return getattr(self.local, "n", 8)
+
+    def set_num_threads(self, n):
+        self.local.n = n
+
+    def info(self, **options):
+        return {"num_threads": self.num_threads, "user_api": "blas"}
+
+
+@pytest.fixture
+def mkl(monkeypatch):
+    """Such a library, as the only one; as an attribute it has the threads of who asks."""
+    library = PerThread()
+    found = ThreadpoolController._from_controllers([library])
+    monkeypatch.setattr(threads, "ThreadpoolController", lambda: found)
+    threads._blas.cache_clear()
+    yield library
+    threads._blas.cache_clear()
+
+
+def test_libraries_that_count_by_thread_are_limited_in_every_thread(mkl, other, monkeypatch):
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+    mine, theirs = entered(), other(entered)
+    assert (mkl.num_threads, other(lambda: mkl.num_threads)) == (1, 1)
+    left(mine)
+    assert (mkl.num_threads, other(lambda: mkl.num_threads)) == (8, 1)
+    other(left, theirs)
+    assert (mkl.num_threads, other(lambda: mkl.num_threads)) == (8, 8)
+    assert over_threads(lambda _: mkl.num_threads, range(9)) == [1] * 9
+    assert mkl.num_threads == 8
+
+
+def test_an_interrupt_at_any_moment_leaves_no_limit_behind(monkeypatch):
+    class Interrupted:
+        """A lock at whose release Ctrl-C arrives."""
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            monkeypatch.setattr(threads._limit, "_lock", threading.Lock())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads._limit, "_lock", Interrupted())
+    with pytest.raises(KeyboardInterrupt), one_blas_thread():
+        pass
+    assert n_blas() == {3}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_has_the_limits_of_its_own_blocks(other):
+    theirs = other(entered)
+
+    def in_child(check):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if check() else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert in_child(lambda: 1 not in n_blas() and not threads._limit._blocks)
+    with one_blas_thread():
+        assert in_child(lambda: n_blas() == {1})
+        with threads._limit._lock:  # as if another thread were about to enter
+            assert in_child(lambda: n_blas() == {1} and left(entered()) is None)
+    other(left, theirs)
+    assert n_blas() == {3}
+
+
+def test_threads_warn_at_the_line_that_led_to_their_work(monkeypatch):
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+    monkeypatch.setattr("isotropy.errors.BETWEEN", {"isotropy", "concurrent"})
+    line = inspect.currentframe().f_lineno + 2
+    with pytest.warns(IsotropyWarning) as caught:
+        over_threads(lambda _: warn("a remark"), range(3))
+    assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}

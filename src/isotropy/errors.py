@@ -10,6 +10,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, TypeVar, overload
 
@@ -29,7 +30,9 @@ SECRET = re.compile(  # in a URL, or in a text with one: then its end is not kno
     r"|((?:password|secret)=)(?!\*{3}(?:\W|$))(?:(?!&(?:" + "|".join(OPTIONS) + r")=).)*",
     re.IGNORECASE | re.DOTALL,
 )
-BETWEEN = {"isotropy", "sklearn", "functools", "contextlib"}  # packages between a warning and users
+BETWEEN = {  # packages between a warning and users
+    "isotropy", "sklearn", "functools", "contextlib", "concurrent",
+}  # fmt: skip
 
 
 def without_secrets(text: str) -> str:
@@ -253,11 +256,24 @@ class IsotropyWarning(UserWarning):
         return one_line(super().__str__())
 
 
-def warn(message: str, category: type[Warning] = IsotropyWarning) -> None:
-    """Warn at the line of the user's that led here."""
+Line = tuple[dict[str, Any], str, int]  # the globals, file and number of a line
+
+led_here: ContextVar[Line | None] = ContextVar("isotropy-user-line", default=None)
+"""The user's line that led to the work of a thread of ours, above which there is no such line."""
+
+
+def user_line() -> Line:
+    """The line of the user's that led here."""
+    if (known := led_here.get()) is not None:
+        return known
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         frame = frame.f_back
-    place, seen = frame.f_globals, frame.f_globals.setdefault("__warningregistry__", {})
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    return frame.f_globals, frame.f_code.co_filename, frame.f_lineno
+
+
+def warn(message: str, category: type[Warning] = IsotropyWarning) -> None:
+    """Warn at the line of the user's that led here."""
+    place, file, line = user_line()
+    seen = place.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, place.get("__name__"), seen)

@@ -15,70 +15,93 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
+from isotropy import errors
 from isotropy.checks import Array, is_tensor
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _in_pool = ContextVar("isotropy-in-pool", default=False)
-_limiting = threading.Lock()
-_lifts: list[Callable[[], None]] = []  # what lifts the limit, once for each block that holds it
 
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread. The limit is the process's: the last to leave lifts it.
+    """Limit BLAS to one thread: in this thread, and in threads of a `ThreadPool`.
 
-    OpenBLAS on OpenMP counts in each thread apart, so that one is limited in this thread alone.
+    Where BLAS has one limit for the process, the last block to end lifts it, in any thread.
     """
     shared, own = _blas(len(sys.modules))
-    with own.limit(limits=1):
-        with _limiting:
-            _lifts.append(_lifts[0] if _lifts else _limited(shared))
+    with _own_limit.held(own), _limit.held(shared):
+        yield
+
+
+class Limit:
+    """One thread for some libraries, as long as a block asks for it.
+
+    threadpoolctl lets only the thread that was first change the limit of a process, and ignores the
+    others without a word, unless that is cleared.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: dict[object, int] = {}  # that ask for it, with their threads
+        self._before: Any = None  # what knows the limits from before
+
+    @contextlib.contextmanager
+    def held(self, libraries: ThreadpoolController) -> Iterator[None]:
+        block = object()
         try:
+            with self._lock:
+                self._blocks[block] = threading.get_ident()
+                if self._before is None:
+                    OpenBLASController.clear_controlling_thread(force=True)
+                    self._before = libraries.limit(limits=None)
+                    libraries.limit(limits=1)
             yield
         finally:
-            with _limiting:
-                lift = _lifts.pop()
-                if not _lifts:
-                    lift()
+            with self._lock:
+                self._blocks.pop(block, None)
+                self._lift()
+
+    def forked(self) -> None:
+        """In a new process, which has no thread but this one."""
+        self._lock = threading.Lock()
+        here = threading.get_ident()
+        self._blocks = {block: thread for block, thread in self._blocks.items() if thread == here}
+        self._lift()
+
+    def _lift(self) -> None:
+        if self._blocks or self._before is None:
+            return
+        OpenBLASController.clear_controlling_thread(force=True)
+        self._before.restore_original_limits()
+        OpenBLASController.clear_controlling_thread(force=True)
+        self._before = None
 
 
-def _limited(libraries: ThreadpoolController) -> Callable[[], None]:
-    """Limit the libraries to one thread; returns what lifts the limit, in whichever thread."""
-    _let_any_thread_limit(libraries)
-    limit = libraries.limit(limits=1)
-
-    def lift() -> None:
-        _let_any_thread_limit(libraries)
-        limit.restore_original_limits()
-        _let_any_thread_limit(libraries)
-
-    return lift
+class ThreadLimit(threading.local, Limit):
+    """A limit for each thread."""
 
 
-def _let_any_thread_limit(libraries: ThreadpoolController) -> None:
-    """The first thread to limit OpenBLAS is the only one that can, until that is cleared.
-
-    threadpoolctl ignores the others without a word.
-    """
-    for library in libraries.lib_controllers:
-        if hasattr(library, "clear_controlling_thread"):
-            library.clear_controlling_thread(force=True)
+_limit, _own_limit = Limit(), ThreadLimit()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit.forked)
 
 
 @functools.lru_cache(maxsize=1)
 def _blas(n_modules: int) -> tuple[ThreadpoolController, ThreadpoolController]:
-    """BLAS libraries with one limit for the process, and with one for each thread.
+    """BLAS libraries with one limit for the process, and those with one for each thread.
 
     They are looked for again after new imports.
     """
     found = ThreadpoolController().select(user_api="blas")
-    own = found.select(internal_api="openblas").select(threading_layer="openmp")
-    rest = [lib.filepath for lib in found.lib_controllers if lib not in own.lib_controllers]
-    return found.select(filepath=rest), own
+    on_openmp = found.select(internal_api="openblas").select(threading_layer="openmp")
+    own = [*on_openmp.lib_controllers, *found.select(internal_api="mkl").lib_controllers]
+    paths = [library.filepath for library in own]
+    rest = [lib.filepath for lib in found.lib_controllers if lib.filepath not in paths]
+    return found.select(filepath=rest), found.select(filepath=paths)
 
 
 def n_threads() -> int:
@@ -132,14 +155,26 @@ def ahead(
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """Threads that run work with the caller's settings, and know that they are in a pool."""
+    """Threads that run work with the caller's settings, and know that they are in a pool.
+
+    Warnings in them are at the user's line that led to the work.
+    """
 
     def __init__(self, n_items: int) -> None:
-        super().__init__(min(n_items, n_threads()))
+        super().__init__(min(n_items, n_threads()), initializer=_limit_own)
 
     def submit(self, work: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
+        place = errors.user_line()
+
         def run() -> R:
             _in_pool.set(True)
+            errors.led_here.set(place)
             return work(*args, **options)
 
         return super().submit(contextvars.copy_context().run, run)
+
+
+def _limit_own() -> None:
+    """In a thread of a pool, which ends with it: one thread for BLAS that counts by thread."""
+    _, own = _blas(len(sys.modules))
+    own.limit(limits=1)
