@@ -44,7 +44,7 @@ def test_a_step_of_several_clusterings_is_that_of_each_in_float64(
     X, w = rows.astype(dtype), np.random.default_rng(1).random(N) + 0.5
     far = np.full((1, D), 1e3)  # no row is nearest to it
     starts = np.stack([np.concatenate([X[i : i + K - 1], far]) for i in (0, 50, 100)])
-    points = kmeans.Points(place(X), place(w))
+    points = kmeans.Points(place(X), place(w), 3 * K)
     found, inertia = points.step(place(starts.astype(np.float64)))
     eps = float(np.finfo(dtype).eps)
     size = float(np.abs(X).max())
@@ -62,12 +62,12 @@ def test_a_step_of_several_clusterings_is_that_of_each_in_float64(
 @pytest.mark.parametrize("place", [np.asarray, as_tensor])
 def test_seeds_are_distinct_rows_and_those_of_a_tensor_are_the_same(rows, place):
     X = rows - rows.mean(axis=0)
-    points = kmeans.Points(place(X), place(np.ones(N)))
+    points = kmeans.Points(place(X), place(np.ones(N)), 3 * K)
     chosen = linalg.to_numpy(kmeans.plus_plus(points, 27, np.random.default_rng(3)))
     assert chosen.shape == (kmeans.N_STARTS, 27)
     for start in chosen:
         assert len(np.unique(X[start], axis=0)) == 27
-    plain = kmeans.Points(X, np.ones(N))
+    plain = kmeans.Points(X, np.ones(N), 3 * K)
     assert (chosen == kmeans.plus_plus(plain, 27, np.random.default_rng(3))).all()
 
 
@@ -76,7 +76,7 @@ def test_seeds_are_distinct_rows_and_those_of_a_tensor_are_the_same(rows, place)
 def test_there_are_no_more_seeds_than_distinct_rows(place, n_distinct):
     X = np.random.default_rng(0).standard_normal((n_distinct, D))
     repeated = np.repeat(X - X.mean(axis=0), 30, axis=0)
-    points = kmeans.Points(place(repeated), place(np.ones(len(repeated))))
+    points = kmeans.Points(place(repeated), place(np.ones(len(repeated))), 3 * K)
     chosen = linalg.to_numpy(kmeans.plus_plus(points, 9, np.random.default_rng(0)))
     assert chosen.shape[1] == n_distinct
     assert all(len(set(start // 30)) == n_distinct for start in chosen)
@@ -96,7 +96,7 @@ def test_a_tensor_is_clustered_like_an_array_at_any_scale(rows, scale):
 
 
 def test_a_step_copies_once_to_the_host(rows):
-    points = kmeans.Points(as_tensor(rows), as_tensor(np.ones(N)))
+    points = kmeans.Points(as_tensor(rows), as_tensor(np.ones(N)), 3 * K)
     with copies_to_host() as copies:
         chosen = kmeans.plus_plus(points, K, np.random.default_rng(0))
     assert copies.total() == 1
@@ -145,3 +145,37 @@ def test_a_source_is_read_once_for_the_sample_and_once_a_step(rows, monkeypatch)
     passes.clear()
     kmeans.kmeans(ArraySource(rows), 27, 0)
     assert passes == {"Sample": 1}
+
+
+def test_many_centroids_have_few_parts_and_bounded_blocks(rows, monkeypatch):
+    monkeypatch.setattr(kmeans, "PART_ELEMENTS", 1)
+    starts = rows[: 3 * K].astype(np.float64).reshape(3, K, D)
+    usual = kmeans.Points(rows, np.ones(N), 3 * K)
+    assert len(usual.parts) == kmeans.MOST_PARTS
+    expected, inertia = usual.step(starts)
+    monkeypatch.setattr(kmeans, "SUM_ELEMENTS", 2 * 3 * K * D)
+    monkeypatch.setattr(kmeans, "SCORE_ELEMENTS", 7 * 3 * K)
+    heights, sums = set(), kmeans.Points._sums
+    monkeypatch.setattr(
+        kmeans.Points,
+        "_sums",
+        lambda self, c, part: heights.add(part.stop - part.start) or sums(self, c, part),
+    )
+    few = kmeans.Points(rows, np.ones(N), 3 * K)
+    assert len(few.parts) == 2
+    found, other = few.step(starts)
+    assert max(heights) == 7
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(other, inertia, rtol=1e-5)
+
+
+def test_steps_end_where_nothing_is_left_to_gain():
+    rows = np.tile(np.eye(4), (300, 1))
+    steps = []
+
+    def step(centroids):
+        steps.append(centroids)
+        return centroids, np.zeros(1)
+
+    kmeans.lloyd(step, rows[None, :4], 10)
+    assert len(steps) == 2  # the second sees that the first gained nothing

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ SOURCE_STEPS = 10
 TOLERANCE = 1e-4
 MOST_PARTS = 16  # of a sample, whose sums are made by threads
 PART_ELEMENTS = 1 << 18  # at least, of a part
+SUM_ELEMENTS = 1 << 23  # of the sums of all parts, unless there is but one
+SCORE_ELEMENTS = 1 << 20  # of a part's scores that are made at a time
+ON_DEVICE = 256  # times as many there
+
+Sums = tuple[Array, Array, Array]
 
 
 def kmeans(
@@ -62,7 +68,8 @@ def of_sample(rows: Array, weights: Floats, n_clusters: int, random: np.random.G
     apart = rows - middle
     exponent = unit_of(apart)
     weights = linalg.scaled(weights, linalg.exponent_of(float(weights.max())))
-    sample = Points(linalg.scaled(apart, exponent), linalg.place(weights, rows))
+    apart = linalg.scaled(apart, exponent)
+    sample = Points(apart, linalg.place(weights, rows), N_STARTS * n_clusters)
     with one_blas_thread():  # products over blocks are the same for any number of threads
         starts = sample.rows[plus_plus(sample, n_clusters, random)]
         centroids, inertia = lloyd(sample.step, linalg.double(starts), FIRST_STEPS)
@@ -75,14 +82,18 @@ def of_sample(rows: Array, weights: Floats, n_clusters: int, random: np.random.G
 
 
 class Points:
-    """Weighted rows about their mean, for steps of several clusterings at once."""
+    """Weighted rows about their mean, for steps of several clusterings at once.
 
-    def __init__(self, rows: Array, weights: Array) -> None:
+    They have at most `n_centroids` centroids together.
+    """
+
+    def __init__(self, rows: Array, weights: Array, n_centroids: int) -> None:
         self.rows, self.weights = rows, weights
         self.squared = linalg.squared_norms(rows)
         n, d = rows.shape
-        height = n if is_tensor(rows) else max(-(-n // MOST_PARTS), PART_ELEMENTS // d)
-        self.parts = [slice(start, start + height) for start in range(0, n, height)]
+        n_parts = max(1, min(MOST_PARTS, SUM_ELEMENTS // (n_centroids * d)))
+        height = n if is_tensor(rows) else max(-(-n // n_parts), PART_ELEMENTS // d)
+        self.parts = [slice(start, min(start + height, n)) for start in range(0, n, height)]
 
     def step(self, centroids: Array) -> tuple[Array, Floats]:
         """(centroids after a step of Lloyd's, inertia before it) of each of several clusterings.
@@ -90,13 +101,22 @@ class Points:
         `centroids` has the shape (n_clusterings, n_clusters, n_features); an empty cluster keeps
         its centroid.
         """
-        found = over_threads(lambda part: self._sums(centroids, part), self.parts)
-        weight, total, inertia = map(sum, zip(*found, strict=True))
+        found = over_threads(lambda part: self._sums_of(centroids, part), self.parts)
+        weight, total, inertia = added(found)
         xp, there = linalg.namespace(weight), weight > 0
         means = total / xp.where(there, weight, xp.ones_like(weight))
         return xp.where(there, means, centroids), linalg.to_numpy(inertia)
 
-    def _sums(self, centroids: Array, part: slice) -> tuple[Array, Array, Array]:
+    def _sums_of(self, centroids: Array, part: slice) -> Sums:
+        """`_sums` over a part of any size: its scores are too many to be made at once."""
+        n_sets, n_clusters, _ = centroids.shape
+        n_scores = SCORE_ELEMENTS * (ON_DEVICE if is_tensor(self.rows) else 1)
+        height = max(1, n_scores // (n_sets * n_clusters))
+        starts = range(part.start, part.stop, height)
+        blocks = (slice(start, min(start + height, part.stop)) for start in starts)
+        return added(self._sums(centroids, block) for block in blocks)
+
+    def _sums(self, centroids: Array, part: slice) -> Sums:
         """Weight and sum of the rows of each cluster, and the inertia, over a part of the rows."""
         xp, rows, weights = linalg.namespace(centroids), self.rows[part], self.weights[part]
         n_sets, n_clusters, d = centroids.shape
@@ -113,6 +133,11 @@ class Points:
         weight = linalg.label_sums(w[:, None], labels, n_clusters)
         total = linalg.label_sums(rows, labels, n_clusters, w)
         return weight, total, weights @ linalg.double(distances)
+
+
+def added(parts: Iterable[Sums]) -> Sums:
+    """The sums of all parts, one after the other."""
+    return functools.reduce(lambda one, other: tuple(map(operator.add, one, other)), parts)
 
 
 def unit_of(rows: Array) -> int:
@@ -143,7 +168,7 @@ def lloyd(
     for _ in range(n_steps):
         before = inertia
         centroids, inertia = step(centroids)
-        if (inertia > (1 - TOLERANCE) * before).all():
+        if (inertia >= (1 - TOLERANCE) * before).all():
             break
     return centroids, inertia
 

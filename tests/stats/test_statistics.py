@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 import isotropy
 from isotropy import linalg
 from isotropy.errors import InputError
-from isotropy.linalg import SUMMED_ROWS
+from isotropy.kernels import SUMMED_ROWS
 from isotropy.metrics import isoscore
 from isotropy.stats import ClusterMoments, ClusterSums, Directions, LogPartition, Moments, Sample
 
@@ -232,6 +232,13 @@ def test_sample_holds_every_row_until_it_is_full():
     np.testing.assert_array_equal(sample.weights, w[sample.numbers])
     assert not sample.update(X, first_row=30).complete
     assert len(sample.rows) == 30
+
+
+def test_sample_keeps_the_digits_of_the_widest_rows():
+    narrow, wide = np.ones((4, 2), dtype=np.float32), np.full((3, 2), 1e100)
+    sample = Sample(10).update(narrow).merge(Sample(10).update(wide, first_row=4))
+    assert sample.rows.dtype == np.float64
+    assert sorted(sample.rows[:, 0]) == [1.0] * 4 + [1e100] * 3
 
 
 def test_sample_refuses_a_row_that_comes_twice():

@@ -85,13 +85,15 @@ class Sample(Statistic):
         self._order: Array | None = None
 
     def _gathered(self) -> Array:
-        order, first = self._order, self._pieces[0]
+        order = self._order
         assert order is not None
-        found, start = linalg.empty((order.shape[0], first.shape[1]), first), 0
+        xp = linalg.namespace(order)
+        widest = max(self._pieces, key=lambda piece: int(xp.finfo(piece.dtype).bits))
+        found, start = linalg.empty((order.shape[0], widest.shape[1]), widest), 0
         for piece in self._pieces:
             stop = start + piece.shape[0]
             here = (order >= start) & (order < stop)
-            found[here] = linalg.namespace(first).astype(piece[order[here] - start], first.dtype)
+            found[here] = xp.astype(piece[order[here] - start], widest.dtype)
             start = stop
         return found
 
