@@ -106,7 +106,7 @@ def clocked_together(path: Path, chunk_rows: int, n: int) -> list[float]:
 
 def cut(n: int, d: int):
     """The chunks of a file of n rows of width d, in runs."""
-    return runs(even_chunks(n, balanced_rows(n, d)))
+    return runs(even_chunks(n, balanced_rows(n, d)), d)
 
 
 def run_seconds(part: Pass, n: int, d: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Sorting by label, and first eigenvectors of many matrices, against numpy's."""
+"""Sorting by label, sums and first eigenvectors of many matrices, against numpy's."""
 
 import numpy as np
 import pytest
@@ -99,3 +99,21 @@ def test_each_filter_copies_once_to_the_host(monkeypatch):
         linalg.leading(stack, FIRST)
     assert copies["arrays"] == len(calls) + 1
     assert len(calls) < 10
+
+
+def test_too_little_memory_is_a_memory_error(monkeypatch):
+    def no_room(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(linalg.mmap, "mmap", no_room)
+    assert linalg.mapped(8, np.float64).sum() == 0  # which numpy makes
+    with pytest.raises(MemoryError, match="unable to allocate 8,388,608 bytes"):
+        linalg.mapped(1 << 20, np.float64)
+
+
+@each_place
+def test_two_matrices_and_an_outer_product_are_added(place):
+    random = np.random.default_rng(0)
+    a, b, root = (random.standard_normal(s) for s in ((150, 150), (150, 150), 150))
+    found = linalg.to_numpy(linalg.sum_with_outer(place(a), place(b), place(root)))
+    np.testing.assert_allclose(found, a + b + np.outer(root, root), rtol=1e-14, atol=1e-14)

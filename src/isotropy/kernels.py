@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 Tensor = Any
 
-SUMMED_ROWS = 256  # rows that are summed in float32 before float64 takes over, at most
+SUMMED_ROWS = 256  # rows that are summed in their own dtype before float64 takes over
 PROGRAM_ROWS = 128  # of kernels that hold whole rows: each program leaves its sums in memory
 PANEL = 128  # columns of the result that `symmetric_product` computes at once
 HELD = 512  # numbers that a warp holds at once

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from isotropy import kernels
 from isotropy.checks import Array, is_tensor
+from isotropy.kernels import SUMMED_ROWS
 from isotropy.threads import one_blas_thread
 
 Floats = NDArray[np.float64]
@@ -30,7 +31,6 @@ PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windo
 HELD_BYTES = 1 << 26  # of a room that is kept for the next block
 FEW_LABELS = 64  # up to which sums by label are a product
 OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
-SUMMED_ROWS = 256  # rows that are summed in their own dtype before float64 takes over
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
 FILTERS = 40  # after which a subspace iteration gives up
 GROWTH = 1e8  # of one direction over another in a filter, so that rounding leaves both
@@ -117,12 +117,20 @@ def place(sums: Array, X: Array) -> Array:
 def mapped(size: int, dtype: Any) -> NDArray[Any]:
     """Zeros in memory that goes back to the system when it is freed.
 
-    What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads.
+    What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads. In pages
+    of 2 MB where the system has them: a matrix of 768 x 768 is there in 0.5 ms instead of 3.2.
     """
     n_bytes = size * np.dtype(dtype).itemsize
     if n_bytes < MAPPED_BYTES:
         return np.zeros(size, dtype)
-    return np.frombuffer(mmap.mmap(-1, n_bytes, **PRIVATE), dtype)
+    try:
+        memory = mmap.mmap(-1, n_bytes, **PRIVATE)
+    except OSError as error:  # as numpy says it
+        raise MemoryError(f"unable to allocate {n_bytes:,} bytes") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without such pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype)
 
 
 def zeros(shape: int | tuple[int, ...], X: Array) -> Array:
@@ -230,6 +238,18 @@ def add_outer(total: Array, a: Array, b: Array) -> None:
     for start in range(0, len(total), OUTER_ROWS):
         part = slice(start, start + OUTER_ROWS)
         total[part] += a[part, None] * b
+
+
+def sum_with_outer(one: Array, other: Array, root: Array) -> Array:
+    """one + other + root root', for symmetric matrices in float64."""
+    if is_tensor(one):
+        return (one + other).addr_(root, root)
+    total = zeros(one.shape, one)
+    for start in range(0, len(total), OUTER_ROWS):  # which stay in the cache
+        part = slice(start, start + OUTER_ROWS)
+        np.add(one[part], other[part], out=total[part])
+        total[part] += root[part, None] * root
+    return total
 
 
 def blocks(

@@ -12,6 +12,7 @@ import pytest
 
 import isotropy
 from isotropy import engines
+from isotropy.engines import base
 from isotropy.engines.base import PassCheckpoint, Tree, fresh, runs
 from isotropy.sources import SourceView
 from isotropy.stats import Directions, LogPartition, Moments, Sample
@@ -49,7 +50,7 @@ def statistics(source, X):
 
 def one_after_the_other(source, statistics):
     """The same sums, with neither processes nor packing."""
-    parts = runs(source.chunks())
+    parts = runs(source.chunks(), source.n_features)
     done = Tree(len(parts))
     with one_blas_thread():
         for i, run in enumerate(parts):
@@ -73,8 +74,9 @@ def one_after_the_other(source, statistics):
     ],
 )
 def test_a_pass_is_a_task_per_run_and_five_merges_per_group_of_16(
-    path, X, dask_engine, spied, chunk_rows, expected
+    path, X, dask_engine, spied, chunk_rows, expected, monkeypatch
 ):
+    monkeypatch.setattr(base, "RUN_ROWS", 1)
     source = isotropy.open(path, chunk_rows=chunk_rows)
     asked = statistics(source, X)
     found = dask_engine.reduce(source, asked, PassCheckpoint(), lambda n_rows: None)

@@ -9,8 +9,9 @@ import isotropy
 from isotropy import threads
 from isotropy.engines import Checkpoint, reduce
 from isotropy.engines.base import LONGEST_RUN, N_RUNS, Partial, Tree, runs
-from isotropy.sources import ArraySource, Chunk, MappedSource
-from isotropy.sources.base import LEAST_ELEMENTS, balanced_rows, default_rows
+from isotropy.errors import InputError
+from isotropy.sources import ArraySource, Chunk, MappedSource, PickedRows
+from isotropy.sources.base import LEAST_ELEMENTS, balanced_rows, default_rows, even_chunks
 from isotropy.stats import Directions, Moments, Sample, Statistic
 from isotropy.stats.sample import MOST_PIECES, NO_LIMIT, hashed
 
@@ -23,13 +24,29 @@ def X():
 
 @pytest.mark.parametrize("n_chunks", [1, 2, 31, 32, 33, 200, 4096, 4097, 400_000])
 def test_runs_hold_every_chunk_once_and_are_bounded(n_chunks):
-    chunks = [Chunk(i, 1) for i in range(n_chunks)]
-    found = runs(chunks)
+    chunks = [Chunk(20_000 * i, 20_000) for i in range(n_chunks)]
+    found = runs(chunks, 768)
     assert [chunk for run in found for chunk in run] == chunks
     sizes = [len(run) for run in found]
     assert max(sizes) <= LONGEST_RUN
     assert max(sizes) - min(sizes) <= 1
     assert len(found) >= min(n_chunks, N_RUNS)
+
+
+def test_many_wide_rows_have_states_of_a_hundredth_of_their_size():
+    n, d = 10**8, 4096
+    chunks = even_chunks(n, balanced_rows(n, d))
+    found = runs(chunks, d)
+    assert N_RUNS < len(found) < len(chunks) / LONGEST_RUN
+    assert len(found) * d**2 * 8 < 0.01 * n * d * 4
+    assert [chunk for run in found for chunk in run] == chunks
+
+
+def test_no_rows_are_one_run():
+    assert runs([], 3) == [[]]
+    nothing = PickedRows(np.ones((5, 3)), np.array([], dtype=np.int64))
+    with pytest.raises(InputError, match="X must have good rows, got none"):
+        reduce(nothing, [Moments()])
 
 
 @pytest.mark.parametrize("n_features", [3, 256, 768, 1536])

@@ -124,7 +124,7 @@ def test_rows_are_gathered_a_few_at_a_time(rows, place, monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 3, K])
 def test_an_update_is_the_same_for_any_number_of_threads(rows, k, monkeypatch):
-    monkeypatch.setattr("isotropy.stats.clusters.LEAST_RUN", 50)
+    monkeypatch.setattr("isotropy.stats.clusters.LEAST_SPAN", 50)
     monkeypatch.setattr(linalg, "BLOCK_ELEMENTS", 300 * D)
     states = []
     for n in (1, 4):
@@ -135,8 +135,8 @@ def test_an_update_is_the_same_for_any_number_of_threads(rows, k, monkeypatch):
 
 
 def test_a_large_cluster_is_split_and_a_small_one_is_not(rows, monkeypatch):
-    monkeypatch.setattr("isotropy.stats.clusters.LEAST_RUN", 50)
-    monkeypatch.setattr("isotropy.stats.clusters.MOST_RUNS", 4)
+    monkeypatch.setattr("isotropy.stats.clusters.LEAST_SPAN", 50)
+    monkeypatch.setattr("isotropy.stats.clusters.MOST_SPANS", 4)
     centroids = np.stack([rows.mean(axis=0), rows[0] + 100])
     moved = np.concatenate([rows, rows[:100] + 100])
     added, add = [], Moments.add_blocks

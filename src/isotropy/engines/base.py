@@ -20,18 +20,19 @@ N_RUNS = 32  # of the chunks of a source, if there are as many
 LONG_RUN = 4  # chunks, past which there are more runs
 MOST_RUNS = 256
 LONGEST_RUN = 16  # chunks, past which there are more runs than that
+RUN_ROWS = 256  # for each feature, if there are more than N_RUNS: checkpoints keep their states
 
 
-def runs(chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+def runs(chunks: Sequence[Chunk], n_features: int) -> list[Sequence[Chunk]]:
     """The chunks of a source in consecutive runs, each of which is added up by itself.
 
     They depend on the chunks alone, and so do the sums: to the last digit they are the same with
     any number of threads and workers.
     """
-    n_chunks = len(chunks)
-    n_runs = max(
-        min(n_chunks, N_RUNS), min(n_chunks // LONG_RUN, MOST_RUNS), -(-n_chunks // LONGEST_RUN)
-    )
+    n_chunks, n_rows = len(chunks), sum(chunk.n_rows for chunk in chunks)
+    few, many = max(1, min(n_chunks, N_RUNS)), min(n_chunks // LONG_RUN, MOST_RUNS)
+    most = n_rows // (RUN_ROWS * n_features)
+    n_runs = max(few, min(max(many, -(-n_chunks // LONGEST_RUN)), most))
     bounds = [n_chunks * i // n_runs for i in range(n_runs + 1)]
     return [chunks[start:stop] for start, stop in pairwise(bounds)]
 

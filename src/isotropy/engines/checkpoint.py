@@ -63,7 +63,7 @@ class Checkpoint:
         if identity is None:
             raise InputError("a checkpoint needs files or arrays as its source.")
         chunks = source.chunks()
-        cut = [len(chunks), chunks[0].n_rows]
+        cut = [len(chunks), *(chunk.n_rows for chunk in chunks[:1])]
         key = _digest([engine, identity, cut, [_settings(s) for s in statistics]])
         begun = folder / "begun.json"
         if begun.is_file():
@@ -238,7 +238,8 @@ def _is_pass(path: Path) -> bool:
 
 def _place(chunks: Sequence[Chunk]) -> dict[str, int]:
     """The rows of a run."""
-    return {"first_row": chunks[0].first_row, "n_rows": sum(chunk.n_rows for chunk in chunks)}
+    first_row = chunks[0].first_row if chunks else 0
+    return {"first_row": first_row, "n_rows": sum(chunk.n_rows for chunk in chunks)}
 
 
 @contextlib.contextmanager

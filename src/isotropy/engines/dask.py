@@ -130,7 +130,7 @@ class Dask(Engine):
     def reduce(
         self, source: Source, statistics: Sequence[Statistic], saved: PassCheckpoint, report: Report
     ) -> Partial:
-        cut = runs(source.chunks())
+        cut = runs(source.chunks(), source.n_features)
         groups = [cut[i : i + GROUP] for i in range(0, len(cut), GROUP)]
         chunks = [list(itertools.chain.from_iterable(group)) for group in groups]
         saved.begin(len(groups))
@@ -499,10 +499,12 @@ def run_state(shared: Any, run: Sequence[Chunk]) -> Packed:
     """On a worker: the statistics of a run."""
     source, statistics = shared
     partial = fresh(statistics)
-    with one_blas_thread():
-        for chunk in run:
-            partial.add(source.read(chunk), lambda n_rows: None)
-    leave_rooms()
+    try:
+        with one_blas_thread():
+            for chunk in run:
+                partial.add(source.read(chunk), lambda n_rows: None)
+    finally:
+        leave_rooms()
     return packed(partial, statistics)
 
 

@@ -39,7 +39,7 @@ class Local(Engine):
     ) -> Partial:
         chunks = source.chunks()
         together = source.device != "cpu" or any(s.threaded for s in statistics)
-        parts = [chunks] if together else runs(chunks)
+        parts = [chunks] if together else runs(chunks, source.n_features)
         saved.begin(len(parts))
         done, stopped = Tree(len(parts)), threading.Event()
 

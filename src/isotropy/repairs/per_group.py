@@ -376,7 +376,7 @@ def expect_enough(members: Mapping[Label, Sized], n_features: int) -> None:
 def labels_of(batch: Batch, labels: Labels | str) -> Labels:
     """The labels of a batch: some of those given, or a column beside its vectors."""
     if not isinstance(labels, str):
-        return labels[row_numbers(batch)]
+        return labels[batch.row_numbers]
     there = [] if batch.carried is None else batch.carried.column_names
     if batch.carried is None or labels not in there:
         raise InputError(
@@ -413,14 +413,7 @@ class ByGroup(SourceView):
             return
         for chunk in self.chunks():
             for batch in self.read(chunk):
-                yield row_numbers(batch), labels_of(batch, self.labels)
-
-
-def row_numbers(batch: Batch) -> NDArray[np.int64]:
-    """The number of each row in its source."""
-    if batch.numbers is not None:
-        return batch.numbers
-    return np.arange(batch.first_row, batch.first_row + batch.rows.shape[0])
+                yield batch.row_numbers, labels_of(batch, self.labels)
 
 
 class RepairedByGroup(ByGroup):
@@ -467,7 +460,7 @@ class GroupRows(SourceView):
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(self._whole[chunk]):
-            numbers = row_numbers(batch)
+            numbers = batch.row_numbers
             places = np.minimum(np.searchsorted(self.members, numbers), self.n_samples - 1)
             own = np.flatnonzero(self.members[places] == numbers)
             end = batch.first_row + batch.rows.shape[0] + batch.n_skipped

@@ -14,6 +14,7 @@ from isotropy.linalg import Floats, like
 from isotropy.repairs.base import Invertible, SummedRepair
 from isotropy.stats import Moments
 from isotropy.stored import Field
+from isotropy.threads import one_blas_thread
 
 ENOUGH_ROWS = 10  # per feature, not to shrink
 
@@ -143,7 +144,8 @@ class Whiten(Invertible, SummedRepair):
         """Keep A' in both dtypes: computing it takes longer than applying it to a row."""
         with np.errstate(over="ignore"):  # `transform` refuses rows that overflow
             scaled = self.components_.T * self.scale_
-            matrix = scaled if self.method == "pca" else scaled @ self.components_
+            with one_blas_thread():  # the same digits for any number of threads
+                matrix = scaled if self.method == "pca" else scaled @ self.components_
             self._map = {"float64": matrix, "float32": matrix.astype(np.float32)}
 
     def apply(self, rows: Array, out: Array) -> None:

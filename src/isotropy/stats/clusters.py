@@ -23,8 +23,8 @@ from isotropy.threads import one_blas_thread, over_blocks
 EXACT_SUMS = 1 << 24  # multiply-adds an update may spend on float64 sums of float32 rows
 GATHERED = 1 << 20  # numbers of a cluster's rows that a thread gathers at a time
 GATHERED_ON_DEVICE = 1 << 27
-MOST_RUNS = 16  # that a cluster's rows of an update are split into
-LEAST_RUN = 2048  # rows: more work than joining their sums
+MOST_SPANS = 16  # that a cluster's rows of an update are split into
+LEAST_SPAN = 2048  # rows of one: more work than joining their sums
 
 
 class _PerCluster(Statistic):
@@ -97,7 +97,7 @@ class ClusterSums(_PerCluster):
 
 
 @dataclass(frozen=True)
-class Run:
+class Span:
     """Rows `start` to `stop`, counted by cluster, and the moments that they are added to."""
 
     cluster: int
@@ -189,37 +189,38 @@ class ClusterMoments(_PerCluster):
         with one_blas_thread():  # also where there is one block: the same sums for any threads
             found = over_blocks(lambda rows: linalg.nearest_label(rows, centroids), blocks, X)
             order, bounds = linalg.by_label(xp.concat(found), n_clusters)
-            runs = self._runs(bounds, 1 if tensor else MOST_RUNS)
+            spans = self._spans(bounds, 1 if tensor else MOST_SPANS)
             height = max(1, (GATHERED_ON_DEVICE if tensor else GATHERED) // X.shape[1])
 
-            def blocks_of(run: Run) -> Iterator[tuple[Array, Array | None]]:
-                for start in range(run.start, run.stop, height):
-                    part = order[start : min(start + height, run.stop)]
+            def blocks_of(span: Span) -> Iterator[tuple[Array, Array | None]]:
+                for start in range(span.start, span.stop, height):
+                    part = order[start : min(start + height, span.stop)]
                     own = None if w is None else linalg.place(w[linalg.to_numpy(part)], X)
                     yield linalg.gathered(X, part), own
 
-            def add(run: Run) -> None:
-                run.moments.add_blocks(blocks_of(run), X, exact)
+            def add(span: Span) -> None:
+                span.moments.add_blocks(blocks_of(span), X, exact)
 
-            over_blocks(add, sorted(runs, key=lambda run: run.start - run.stop), X)  # longest first
-        for run in runs:
-            if run.moments is not self.clusters[run.cluster]:
-                self.clusters[run.cluster].merge(run.moments)
+            longest_first = sorted(spans, key=lambda span: span.start - span.stop)
+            over_blocks(add, longest_first, X)
+        for span in spans:
+            if span.moments is not self.clusters[span.cluster]:
+                self.clusters[span.cluster].merge(span.moments)
 
-    def _runs(self, bounds: NDArray[np.int64], most: int) -> list[Run]:
+    def _spans(self, bounds: NDArray[np.int64], most: int) -> list[Span]:
         """Consecutive rows of one cluster: all of them, or equal parts of a large cluster's.
 
         They don't depend on the number of threads, and neither do the sums.
         """
-        n_least = max(-(-int(bounds[-1]) // most), LEAST_RUN)
-        runs = []
+        n_least = max(-(-int(bounds[-1]) // most), LEAST_SPAN)
+        spans = []
         for i, (start, stop) in enumerate(pairwise(map(int, bounds))):
             n_parts = max(1, (stop - start) // n_least) if stop > start else 0
             cuts = [start + (stop - start) * part // n_parts for part in range(n_parts)]
             for part, (first, last) in enumerate(pairwise([*cuts, stop])):
                 moments = Moments(self.centroids[i]) if part else self.clusters[i]
-                runs.append(Run(i, first, last, moments))
-        return runs
+                spans.append(Span(i, first, last, moments))
+        return spans
 
     def _multiply(self, factor: float) -> None:
         for cluster in self.clusters:

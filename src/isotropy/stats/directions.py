@@ -152,18 +152,6 @@ class Directions(Statistic):
         low, high = linalg.usual(rows)
         least, most = xp.stack((norms.min(), norms.max())).tolist()
         exponents: Any = 0
-        if low < least <= most < high and w is None and not self.exponent:
-            self.unit_sum = self.unit_sum + unit_sum
-            self.unit_square_sum = self.unit_square_sum + unit_square_sum
-            n, length = float(norms.shape[0]), xp.sum(norms, dtype=xp.float64)
-            counts = linalg.place(np.array([n, n, 0.0, 0.0, 0.0]), norms)
-            counts[3] = length
-            self.totals = self.totals + counts
-            ends = linalg.place(np.array([least, most]), norms)
-            self.extremes = xp.stack(
-                (xp.minimum(self.extremes[0], ends[0]), xp.maximum(self.extremes[1], ends[1]))
-            )
-            return
         if not low < least <= most < high:
             exponents = linalg.row_exponents(rows)
             norms, unit_sum, unit_square_sum = linalg.unit_sums(linalg.scaled(rows, exponents), w)

@@ -295,12 +295,8 @@ class Moments(Statistic):
         third_2, fourth_2 = moved(-gap * (first / whole), second, within_2, third_2, fourth_2)
         self.exponent, self.weight = exponent, whole
         self.total = total + total_2 + second * apart
-        joined = linalg.zeros(within.shape, within)
-        joined += within
-        joined += within_2
         root = (first * (second / whole)) ** 0.5 * gap
-        linalg.add_outer(joined, root, root)
-        self.within = joined
+        self.within = linalg.sum_with_outer(within, within_2, root)
         self.third, self.fourth = third + third_2, fourth + fourth_2
 
     def _divided_by(self, exponent: int, names: tuple[str, ...], place: Any) -> list[Array]:
