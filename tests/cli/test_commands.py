@@ -117,6 +117,15 @@ def test_what_is_undefined_is_null_in_json(tmp_path):
     assert found["mean_cosine"] is None
 
 
+def test_too_little_memory_is_said_in_one_line(path, monkeypatch):
+    def no_room(*_, **__):
+        raise MemoryError("unable to allocate 8,388,608 bytes")
+
+    monkeypatch.setattr("isotropy.linalg.mapped", no_room)
+    line = refused("measure", path)
+    assert "there is too little memory (unable to allocate 8,388,608 bytes). Free some" in line
+
+
 def test_chosen_metrics_alone_are_measured(path):
     found = json.loads(done("measure", path, "--json", "--metrics", "isoscore, mean_cosine"))
     assert found.keys() & METRICS.keys() == {"isoscore", "mean_cosine"}

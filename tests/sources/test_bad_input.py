@@ -206,3 +206,14 @@ def test_a_missing_package_is_named_with_its_extra(make, X, monkeypatch, kind, p
     path = make(kind, X)
     monkeypatch.setitem(sys.modules, package, None)
     refused(path, rf'{package} is needed, .* pip install "isotropy\[{extra}\]"')
+
+
+def test_too_little_memory_is_not_called_damage(make, X, monkeypatch):
+    path = make("parquet", X)
+
+    def no_room(*_, **__):
+        raise pa.lib.ArrowMemoryError("malloc of size 1050816 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", no_room)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", no_room)
+    refused(path, r"needs more memory than there is \(malloc of size 1050816 failed\)")

@@ -142,6 +142,11 @@ def ending_in_order() -> Iterator[None]:
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)
+    except MemoryError as error:
+        raise InputError(
+            f"there is too little memory ({one_line(error, 160) or 'none is left'}). Free some, or "
+            "use fewer threads (OMP_NUM_THREADS) or smaller chunks (--chunk-rows)."
+        ) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

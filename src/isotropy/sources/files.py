@@ -312,6 +312,11 @@ def read_errors(path: str, kind: str) -> Iterator[None]:
                 f"{brief(path)} cannot be read: {error.strerror}. Check the file."
             ) from error
         lines = str(error).strip().splitlines() or [type(error).__name__]
+        if isinstance(error, MemoryError):  # pyarrow's
+            raise InputError(
+                f"{brief(path)} needs more memory than there is ({one_line(lines[0], 160)}). Free "
+                "some; if the file is damaged, write or copy it again."
+            ) from error
         raise InputError(
             f"{path!r} is damaged or not a {kind} file ({one_line(lines[0], 160)}). Write or "
             "copy it again."
