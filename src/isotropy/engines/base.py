@@ -174,5 +174,8 @@ class Engine(ABC):
     def check(self, sink: Any) -> None:  # noqa: B027
         """Raise if the engine cannot write to the sink."""
 
+    def forget(self) -> None:  # noqa: B027
+        """Drop rows that are kept for further passes over them."""
+
     def close(self) -> None:  # noqa: B027
         """Release what the engine has started."""

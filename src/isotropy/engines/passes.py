@@ -78,6 +78,8 @@ def using(
         yield made
     finally:
         _settings.reset(token)
+        if engine is not None:
+            made.forget()
         if isinstance(engine, str):
             made.close()
 
@@ -173,6 +175,9 @@ class Peeked(SourceView):
 
     def split(self, chunk: Chunk, n_bytes: int) -> list[Chunk]:
         return [chunk] if self._has(chunk) else self.source.split(chunk, n_bytes)
+
+    def identity(self) -> dict[str, Any] | None:
+        return self.source.identity()
 
     def _has(self, chunk: Chunk) -> bool:
         return self._rest is not None and chunk == self._chunk

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 
 Tensor = Any
-SLOT_BYTES = 1 << 24  # as much as is read and copied at once
+SLOT_BYTES = 1 << 26  # as much as is read and copied at once: threads of Python wait less often
 
 
 class Copied(Protocol):

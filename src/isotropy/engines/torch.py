@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +25,14 @@ from isotropy.engines.base import (
 from isotropy.engines.local import Local
 from isotropy.engines.staging import SLOT_BYTES, CudaSlot, Ring, Slot
 from isotropy.errors import InputError, MissingExtraError
+from isotropy.linalg import to_numpy
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, joined
 from isotropy.stats import Statistic
 from isotropy.threads import ahead, n_threads
 
-READERS = 8  # threads, at most
-AHEAD_BYTES = 1 << 30  # of rows on the device that are not yet in use
+READERS = 16  # threads, at most
+AHEAD_BYTES = 1 << 31  # of rows on the device that are not yet in use
+KEPT_SHARE = 0.5  # of free memory on the device, which rows may take from one pass to the next
 JOINED_BYTES = 1 << 29  # of rows that are worth an update: a device wants larger ones than a core
 
 Moved = tuple[Batch, Any]  # a batch on its way to the device, and an event that tells when
@@ -82,6 +84,7 @@ class Torch(Engine):
             raise InputError(
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
+        self._held: tuple[Any, list[tuple[list[Chunk], list[Batch]]]] | None = None
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
     def place(self, source: Source) -> str:
@@ -97,7 +100,7 @@ class Torch(Engine):
         partial = saved.load(0, chunks) or fresh(statistics)
         report(sum(chunk.n_rows for chunk in chunks[: partial.n_chunks]))
         groups = in_groups(chunks[partial.n_chunks :], 4 * source.n_features)
-        with self._precision(), contextlib.closing(self._ahead(source, groups, True)) as arriving:
+        with self._precision(), contextlib.closing(self._kept(source, groups)) as arriving:
             for group, batches in arriving:
                 partial.add(batches, report, len(group))
                 saved.save(0, partial, chunks)
@@ -114,10 +117,52 @@ class Torch(Engine):
             with contextlib.closing(self._ahead(source, groups, False)) as arriving:
                 for (chunk,), batches in arriving:
                     mapped = (
-                        replace(batch, rows=self._fetch(function(batch.rows))) for batch in batches
+                        replace(batch, rows=to_numpy(function(batch.rows))) for batch in batches
                     )
                     n_skipped += write(chunk, mapped, sink, report)
         return n_skipped
+
+    def forget(self) -> None:
+        self._held = None
+
+    def close(self) -> None:
+        self.forget()
+
+    def _kept(
+        self, source: Source, groups: list[list[Chunk]]
+    ) -> Generator[tuple[list[Chunk], Iterable[Batch]]]:
+        """`_ahead`, or the same from the device, if the last pass left its rows there.
+
+        Only rows of files are left there: a file that has changed is noticed.
+        """
+        identity = source.identity() or {}
+        n_bytes = 8 * source.n_samples * source.n_features
+        fits = "files" in identity and n_bytes <= KEPT_SHARE * self._free_bytes()
+        key = [identity, groups]
+        if self._held is not None and self._held[0] == key:
+            yield from self._held[1]
+            return
+        self._held = None
+        found: list[tuple[list[Chunk], list[Batch]]] = []
+        with contextlib.closing(self._ahead(source, groups, True)) as arriving:
+            for group, batches in arriving:
+                if not fits:
+                    yield group, batches
+                    continue
+                found.append((group, list(batches)))
+                yield found[-1]
+        if fits:
+            self._held = key, found
+
+    def _free_bytes(self) -> int:
+        """Memory of the device that is not in use; zero where torch does not tell."""
+        import torch
+
+        if self.device.type != "cuda":
+            return 0
+        free, _ = torch.cuda.mem_get_info(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(free + cached)
 
     def _ahead(
         self, source: Source, groups: list[list[Chunk]], joining: bool
@@ -200,15 +245,6 @@ class Torch(Engine):
             stream.wait_event(copied)
             batch.rows.record_stream(stream)
         return batch
-
-    def _fetch(self, rows: Array) -> Array:
-        """Rows from the device as numpy, through page-locked memory that torch keeps for reuse."""
-        import torch
-
-        if not (checks.is_tensor(rows) and rows.is_cuda):
-            return rows
-        held = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
-        return held.copy_(rows.detach()).numpy()
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:

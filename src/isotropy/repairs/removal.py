@@ -179,6 +179,18 @@ def cluster_directions(
     return [found[i] for i in range(len(clusters))]
 
 
+def merged(parts: list[Moments]) -> Moments:
+    """The moments of all parts together, which are merged two by two, in threads."""
+
+    def joined(start: int) -> Moments:
+        one, *other = parts[start : start + 2]
+        return copy.copy(one).merge(*other) if other else one
+
+    while len(parts) > 1:
+        parts = over_threads(joined, range(0, len(parts), 2))
+    return parts[0]
+
+
 def remove(rows: Array, mean: Array, components: Array, out: Array) -> None:
     """Write rows - mean to out, without their projections on the components."""
     linalg.namespace(rows).subtract(rows, mean, out=out)
@@ -306,10 +318,8 @@ class ClusterRemoval(Repair):
         found, blocks = done.states
         self.held_out_ = held_out(blocks)
         parts = cluster_directions(found.clusters, n_removed, self.side, done.device)
-        merged = Moments(found.centroids.mean(axis=0))
-        for cluster in found.clusters:
-            merged.merge(cluster)
-        self.moments_ = merged.times(size)
+        whole = Moments(found.centroids.mean(axis=0)).merge(merged(found.clusters))
+        self.moments_ = whole.times(size)
         self.cluster_centers_ = linalg.scaled(found.centroids, -size)
         self.means_ = np.stack([cluster.times(size).mean for cluster in found.clusters])
         self.n_components_ = np.array([len(part) for part in parts])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 26
 LEAST_ELEMENTS = 1 << 21  # of a chunk of rows that are read by number
 N_CHUNKS = 32  # or a multiple of it, so that runs of chunks are of equal size
-COARSE = 8  # times the default number of rows, for rows in memory that are not copied
+COARSE = 32  # times the default number of rows, for rows in memory that are not copied
 Room = Callable[[tuple[int, int], str], NDArray[Any]]  # memory for rows of a shape and dtype
 PICKED_ELEMENTS = 1 << 23  # of a chunk of picked rows: 32 MB of float32
 
@@ -283,7 +283,8 @@ class ArraySource(Source):
         if self.dtype not in ("float32", "float64") or self.skip_bad_rows:
             return self  # whose chunks are copied
         found, many = copy.copy(self), COARSE * default_rows(self.n_features)
-        found.chunk_rows = self.chunk_rows or (many if self.device == "cpu" else self.n_samples)
+        n_chunks = -(-self.n_samples // many) if self.device == "cpu" else 1
+        found.chunk_rows = self.chunk_rows or -(-self.n_samples // n_chunks)
         all_seen = self._finite.issuperset(self.chunks())
         found._finite = set(found.chunks()) if all_seen else set()
         return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.checks import LARGEST_TOTAL, Array
+from isotropy.checks import LARGEST_TOTAL, Array, is_tensor
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats, double
 from isotropy.stats.base import Statistic
@@ -70,6 +70,7 @@ class LogPartition(_AlongBasis):
         "resolution": Field(low=0, high=1, optional=True),
     }
     weighted = ("weight", "log_plus", "log_minus")  # see _multiply
+    _basis_there: Array | None = None
 
     def __init__(
         self, basis: Array, center: Array | None = None, largest_norm: float | None = None
@@ -93,7 +94,7 @@ class LogPartition(_AlongBasis):
         self.log_plus = linalg.place(self.log_plus, X)
         self.log_minus = linalg.place(self.log_minus, X)
         given = double(X[:1]) if wide else X[:1]  # of the dtype in which to multiply
-        basis = linalg.like(self.basis, given)
+        basis = self._basis_like(given)
         near, rest = None, linalg.zeros(self.basis.shape[1], X)
         if self.center is not None:  # rounded to the rows' dtype; the rest of it is added later
             near = linalg.like(self.center, given)
@@ -108,6 +109,19 @@ class LogPartition(_AlongBasis):
                 self._add(scores, weight, rest)
         self.weight += float(X.shape[0] if w is None else w.sum())
         self.resolution = max(self.resolution, float(xp.finfo(given.dtype).eps))
+
+    def _basis_like(self, rows: Array) -> Array:
+        """The basis beside the rows: copied to a device once, as copies of rows are in its way."""
+        if not is_tensor(rows):
+            return linalg.like(self.basis, rows)
+        there = self._basis_there
+        if there is None or (there.dtype, there.device) != (rows.dtype, rows.device):
+            self._basis_there = there = linalg.like(self.basis, rows)
+        return there
+
+    def to_host(self) -> Self:
+        self._basis_there = None
+        return super().to_host()
 
     def _add(self, scores: Array, w: Array | None, rest: Array) -> None:
         xp = linalg.namespace(scores)
