@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limi
 
 from isotropy import threads
 from isotropy.errors import IsotropyWarning, warn
-from isotropy.threads import one_blas_thread, over_threads
+from isotropy.threads import one_blas_thread, over_threads, shared_threads
 
 
 def n_blas():
@@ -184,3 +184,28 @@ def test_threads_warn_at_the_line_that_led_to_their_work(monkeypatch):
     with pytest.warns(IsotropyWarning) as caught:
         over_threads(lambda _: warn("a remark"), range(3))
     assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
+
+
+def test_calls_that_share_threads_run_in_the_same_ones(monkeypatch):
+    monkeypatch.setattr("isotropy.threads.n_threads", lambda: 3)
+    seen = set()
+
+    def work(item):
+        seen.add(threading.get_ident())
+        return 2 * item
+
+    with shared_threads(5) as over:
+        for _ in range(20):
+            assert over(work, range(5)) == [0, 2, 4, 6, 8]
+    assert len(seen) <= 3
+    assert threading.get_ident() not in seen
+
+
+def test_in_a_thread_of_a_pool_shared_threads_are_a_plain_loop(monkeypatch):
+    monkeypatch.setattr("isotropy.threads.n_threads", lambda: 3)
+
+    def threads_within(_):
+        with shared_threads(4) as over:
+            return {threading.get_ident(), *over(lambda _: threading.get_ident(), range(4))}
+
+    assert [len(found) for found in over_threads(threads_within, range(3))] == [1, 1, 1]

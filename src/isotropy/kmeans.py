@@ -134,9 +134,8 @@ class Points:
         if self.rows.shape[0] * n_clusters * d < EXACT_SUMS:
             rows = linalg.double(rows)
         w = linalg.like(weights, rows)
-        weight = linalg.label_sums(w[:, None], labels, n_clusters)
-        total = linalg.label_sums(rows, labels, n_clusters, w)
-        return weight, total, weights @ linalg.double(distances)
+        weight, total = linalg.label_sums(rows, labels, n_clusters, w)
+        return weight[:, :, None], total, weights @ linalg.double(distances)
 
 
 def added(parts: Iterable[Sums]) -> Sums:

@@ -301,11 +301,14 @@ def weighted_sums(X: Array, weights: Array) -> Array:
     return total
 
 
-def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -> Array:
-    """sum w_i x_i over the rows of each label, in float64, of shape (n_labels, n_features).
+def label_sums(
+    X: Array, labels: Array, n_labels: int, w: Array | None = None
+) -> tuple[Array, Array]:
+    """(sum w_i, sum w_i x_i) over the rows of each label, in float64.
 
-    Labels of shape (n_samples, n_sets) have sums of shape (n_sets, n_labels, n_features). On the
-    CPU 256 rows at a time, or as many as there are labels, are summed in their own dtype.
+    Their shapes are (n_labels,) and (n_labels, n_features). Labels of shape (n_samples, n_sets)
+    have sums of shape (n_sets, n_labels) and (n_sets, n_labels, n_features). On the CPU 256 rows at
+    a time, or as many as there are labels, are summed in their own dtype.
     """
     xp, (n, d) = namespace(X), X.shape
     if w is None:
@@ -313,10 +316,12 @@ def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -
     sets = xp.reshape(labels, (n, -1))
     n_sets = sets.shape[1]
     if is_tensor(X):
-        member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype)
-        sums = double(xp.reshape(member * w[:, None, None], (n, -1)).T @ X)
+        member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
+        weights = xp.sum(member, axis=0, dtype=xp.float64)
+        sums = double(xp.reshape(member, (n, -1)).T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
-        member = (sets.T[:, None] == np.arange(n_labels)[:, None]).astype(X.dtype) * w
+        member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w
+        weights = member.sum(axis=2, dtype=np.float64)
         sums = weighted_sums(X, member.reshape(-1, n))
     else:
         parts = np.arange(n) // max(SUMMED_ROWS, n_labels)
@@ -325,7 +330,10 @@ def label_sums(X: Array, labels: Array, n_labels: int, w: Array | None = None) -
         shape = ((int(parts[-1]) + 1) * n_sets * n_labels, n)
         found = scipy.sparse.csc_array((np.repeat(w, n_sets), codes.ravel(), ends), shape=shape) @ X
         sums = found.reshape(-1, n_sets * n_labels, d).sum(axis=0, dtype=np.float64)
-    return xp.reshape(sums, (*labels.shape[1:], n_labels, d))
+        together = (sets + n_labels * np.arange(n_sets)).ravel()
+        weights = np.bincount(together, np.repeat(w, n_sets), n_sets * n_labels)
+    shape = (*labels.shape[1:], n_labels)
+    return xp.reshape(weights, shape), xp.reshape(sums, (*shape, d))
 
 
 def by_label(labels: Array, n_labels: int) -> tuple[Array, NDArray[np.int64]]:

@@ -236,3 +236,21 @@ def test_codes_are_searched_on_the_device(X, name):
     assert found.device == rows.device
     assert np.allclose(scores.cpu().numpy(), expected, rtol=1e-5, atol=1e-5)
     assert (found.cpu().numpy() == indices).mean() > 0.98
+
+
+def test_rows_of_a_file_stay_on_the_device_from_one_pass_to_the_next(X, folder, monkeypatch):
+    source = isotropy.open(folder / "rows.npy", chunk_rows=1000)
+    engine = torch_engine.Torch("cuda")
+    monkeypatch.setattr(torch_engine, "KEPT_SHARE", 0.0)
+    expected = flat(isotropy.measure(source, engine=engine))
+    monkeypatch.setattr(torch_engine, "KEPT_SHARE", 0.5)
+    reads = []
+    ahead = torch_engine.Torch._ahead
+    monkeypatch.setattr(
+        torch_engine.Torch, "_ahead", lambda *given: reads.append(1) or ahead(*given)
+    )
+    before = torch.cuda.memory_allocated()
+    found = flat(isotropy.measure(source, engine=engine))
+    assert len(reads) == 1
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert torch.cuda.memory_allocated() <= before + X.nbytes // 2

@@ -52,11 +52,20 @@ class FakeSlot(staging.Slot):
 
 
 class Fake(Torch):
-    """The engine of a device that is not there."""
+    """The engine of a device that is not there, and has no memory to keep rows in."""
+
+    free_bytes = 0
 
     def __init__(self, copies):
         super().__init__("cpu")
         self.device, self.copies, self.slots = torch.device("meta"), copies, []
+
+    @property
+    def n_copies(self):
+        return sum(slot.n_copies for slot in self.slots)
+
+    def _free_bytes(self):
+        return self.free_bytes
 
     def _slots(self):
         def make():
@@ -248,9 +257,59 @@ def test_a_pass_reads_no_chunk_twice(watched, engine):
 
 def test_memory_is_allocated_once_for_a_pass(source, engine):
     engine.reduce(source, [Sample()], PassCheckpoint(), lambda n: None)
-    n_parts = sum(len(source.split(chunk, SLOT_BYTES)) for chunk in source.chunks())
     assert len(engine.slots) == READERS + 2
-    assert sum(slot.n_copies for slot in engine.slots) == n_parts > 10 * len(engine.slots)
+    assert engine.n_copies == n_parts(source) > 10 * len(engine.slots)
+
+
+def n_parts(source):
+    return sum(len(source.split(chunk, SLOT_BYTES)) for chunk in source.chunks())
+
+
+def test_rows_of_a_file_that_fits_are_copied_once_for_all_passes(source, engine, numbers):
+    expected = numbers(isotropy.measure(source, engine=engine))
+    n_copies = engine.n_copies
+    assert n_copies > 1.9 * n_parts(source)  # the first chunk of a pass may have been peeked at
+    engine.free_bytes = 16 * source.n_samples * source.n_features
+    found = numbers(isotropy.measure(source, engine=engine))
+    assert engine.n_copies - n_copies <= n_parts(source)
+    for name in expected:
+        assert np.array_equal(found[name], expected[name], equal_nan=True), name
+    engine.free_bytes -= 1
+    isotropy.measure(source, engine=engine)
+    assert engine.n_copies - n_copies > 2.5 * n_parts(source)
+
+
+def test_rows_are_kept_on_the_device_until_the_call_or_the_block_ends(source, engine):
+    engine.free_bytes = 1 << 40
+    isotropy.measure(source, engine=engine)
+    assert engine._held is None
+    with engines.using(engine):
+        isotropy.measure(source, ["isoscore"])
+        n_copies = engine.n_copies
+        isotropy.measure(source, ["isoscore", "partition_isotropy"])
+        assert engine.n_copies == n_copies
+    assert engine._held is None
+
+
+def test_rows_of_a_file_that_changed_are_not_taken_from_the_device(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    np.save(tmp_path / "x.npy", X)
+    source = isotropy.open(tmp_path / "x.npy", chunk_rows=100)
+    with engines.using(engine):
+        isotropy.measure(source, ["isoscore"])
+        np.save(tmp_path / "x.npy", X[:100])
+        with pytest.raises(InputError, match="has changed since it was opened"):
+            isotropy.measure(source, ["isoscore"])
+
+
+def test_an_array_is_read_anew_in_every_pass(X, engine):
+    engine.free_bytes = 1 << 40
+    X = X.copy()
+    with engines.using(engine):
+        before = isotropy.measure(X, ["mean_norm_ratio"])
+        X[1::2] *= -1
+        after = isotropy.measure(X, ["mean_norm_ratio"])
+    assert after.mean_norm_ratio != before.mean_norm_ratio
 
 
 def test_rows_are_read_straight_into_the_memory_they_are_copied_from(source):

@@ -40,7 +40,7 @@ def test_label_sums_are_those_of_the_rows_of_each_label(rows, place, dtype, weig
     w = random.random(N) if weighted else np.ones(N)
     X = rows.astype(dtype)
     weights = place(w.astype(dtype)) if weighted else None
-    found = linalg.label_sums(place(X), place(labels), K, weights)
+    totals, found = linalg.label_sums(place(X), place(labels), K, weights)
     expected = [(w[labels == k, None] * rows[labels == k]).sum(axis=0) for k in range(K)]
     sizes = np.array([(w[labels == k, None] * np.abs(rows[labels == k])).sum() for k in range(K)])
     error = np.abs(linalg.to_numpy(found) - expected)
@@ -48,6 +48,9 @@ def test_label_sums_are_those_of_the_rows_of_each_label(rows, place, dtype, weig
     assert str(linalg.to_numpy(found).dtype) == "float64"
     assert (error <= 16 * eps * np.maximum(sizes, 1)[:, None]).all()
     assert K == 1 or (linalg.to_numpy(found)[-1] == 0).all()
+    expected = np.bincount(labels, w.astype(dtype), K)
+    assert str(linalg.to_numpy(totals).dtype) == "float64"
+    assert np.allclose(linalg.to_numpy(totals), expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("place", [np.asarray, as_tensor])

@@ -21,7 +21,7 @@ from isotropy.stored import HALF_THE_DIGITS, Field
 from isotropy.threads import one_blas_thread, over_blocks
 
 EXACT_SUMS = 1 << 24  # multiply-adds an update may spend on float64 sums of float32 rows
-GATHERED = 1 << 20  # numbers of a cluster's rows that a thread gathers at a time
+GATHERED = 1 << 21  # numbers of a cluster's rows that a thread gathers at a time
 GATHERED_ON_DEVICE = 1 << 27
 MOST_SPANS = 16  # that a cluster's rows of an update are split into
 LEAST_SPAN = 2048  # rows of one: more work than joining their sums
@@ -83,13 +83,14 @@ class ClusterSums(_PerCluster):
         exact = X.shape[0] * self.centroids.size < EXACT_SUMS
         origin, n_clusters = linalg.like(self.origin, X), len(self.centroids)
         sums = [linalg.zeros(shape, X) for shape in (self.weight.shape, self.total.shape, ())]
-        for _, rows, weight in linalg.blocks(X, w):
+        for _, rows, weight in linalg.blocks(X, w, on_host=2):
             Y = linalg.shifted(rows, origin)
             labels, distances = linalg.nearest_about(Y, centroids)
             Y = double(Y) if exact else Y
             weight = linalg.like(xp.ones_like(distances) if weight is None else weight, Y)
-            sums[0] += linalg.label_sums(weight[:, None], labels, n_clusters)[:, 0]
-            sums[1] += linalg.label_sums(Y, labels, n_clusters, weight)
+            weights, totals = linalg.label_sums(Y, labels, n_clusters, weight)
+            sums[0] += weights
+            sums[1] += totals
             sums[2] += (double(distances) * double(weight)).sum()
         weight, total, inertia = map(linalg.to_numpy, sums)
         self.weight, self.total = self.weight + weight, self.total + total
@@ -185,7 +186,7 @@ class ClusterMoments(_PerCluster):
     def _update(self, X: Array, w: NDArray[Any] | None, first_row: Any) -> None:
         centroids, exact = linalg.like(self.centroids, X), exact_products(*X.shape)
         xp, n_clusters, tensor = linalg.namespace(X), len(self.clusters), is_tensor(X)
-        blocks = [rows for _, rows, _ in linalg.blocks(X)]
+        blocks = [rows for _, rows, _ in linalg.blocks(X, on_host=2)]
         with one_blas_thread():  # also where there is one block: the same sums for any threads
             found = over_blocks(lambda rows: linalg.nearest_label(rows, centroids), blocks, X)
             order, bounds = linalg.by_label(xp.concat(found), n_clusters)
