@@ -418,7 +418,7 @@ def _partition(
     bases = [vectors]
     if groups:
         random = np.random.default_rng(random_state)
-        bases += [_rotated(vectors, groups, random) for _ in range(N_BASES)]
+        bases += [_seeded_basis(vectors, groups, random) for _ in range(N_BASES)]
     mean, shift = None, 0.0
     if statistics.center:
         mean = linalg.scaled(statistics.mean, -statistics.exponent)
@@ -447,11 +447,13 @@ def repeated(values: Floats) -> list[list[int]]:
     return groups
 
 
-def _rotated(vectors: Floats, groups: list[list[int]], random: np.random.Generator) -> Floats:
+def _seeded_basis(vectors: Floats, groups: list[list[int]], random: np.random.Generator) -> Floats:
+    """An orthonormal basis of each group's eigenspace, whichever one `vectors` holds of it."""
     parts = []
     for group in groups:
-        rotation, _ = np.linalg.qr(random.standard_normal((len(group), len(group))))
-        parts.append(vectors[:, group] @ rotation)
+        space = vectors[:, group]
+        drawn = random.standard_normal(space.shape)
+        parts.append(np.linalg.qr(space @ (space.T @ drawn))[0])
     return np.concatenate(parts, axis=1)
 
 
