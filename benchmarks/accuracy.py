@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from core import vectors
+from make_vectors import vectors
 from scipy.special import logsumexp
 from timing import add_threads, limit_threads
 

@@ -1,7 +1,7 @@
 """Time and memory of measuring and repairing, against peers and the floor, in one run.
 
     python benchmarks/core.py [--rows 200000] [--features 768] [--seeds 5] [--threads 2]
-        [--skip-slow] [--skip-peers] [--skip-memory]
+        [--skip-slow] [--skip-peers] [--skip-memory] [--profile]
 
 The floor of `measure` is what no exact method can do without: one symmetric product (X'X) and
 one product of the same shape (X times a basis), both bare, in float32, into memory that is there.
@@ -18,28 +18,14 @@ import sys
 import time
 
 import numpy as np
-from timing import add_threads, limit_threads, peak_memory, row, seconds, target
+from make_vectors import vectors
+from timing import add_threads, limit_threads, peak_memory, profile, row, seconds, target
 
 import isotropy
-from isotropy.threads import n_threads
+from isotropy.threads import n_threads, one_blas_thread
 
 FEW_THREADS = 2  # up to which the targets of two cores count, above it those of 16
 MANY_ROWS = 2_000_000
-
-
-def vectors(n: int, d: int) -> np.ndarray:
-    """Drifted, anisotropic float32 rows in 40 clusters, made in blocks from seed 0."""
-    random = np.random.default_rng(0)
-    spectrum = (np.arange(1, d + 1) ** -0.4).astype(np.float32)
-    centers = random.standard_normal((40, d), dtype=np.float32) * spectrum
-    drift = 0.5 * random.standard_normal(d, dtype=np.float32)
-    X = np.empty((n, d), dtype=np.float32)
-    for start in range(0, n, 10_000):
-        part = X[start : start + 10_000]
-        random.standard_normal(dtype=np.float32, out=part)
-        part *= spectrum
-        part += centers[random.integers(40, size=len(part))] + drift
-    return X
 
 
 def measure_target(n: int) -> float:
@@ -148,6 +134,19 @@ def time_clusters(X: np.ndarray, n_seeds: int, peers: bool) -> None:
         row("  inertia, ours over theirs", ratio, "", target(ratio, 1.005))
 
 
+def show_parts(X: np.ndarray) -> None:
+    """Where the time of one more `measure`, fit and transform goes."""
+    print("isotropy.measure, its passes")
+    profile(lambda: isotropy.measure(X))
+    products = (X.T @ X).astype(np.float64)
+    with one_blas_thread():
+        row("  bare decomposition, one thread", seconds(lambda: np.linalg.eigh(products)))
+    print("ClusterRemoval(27, 12), its passes")
+    fitted: list[isotropy.ClusterRemoval] = []
+    profile(lambda: fitted.append(isotropy.ClusterRemoval(random_state=0).fit(X)))
+    row("  transform", seconds(lambda: fitted[0].transform(X), 1))
+
+
 def memory(task: str, n: int, d: int) -> float:
     """MB by which the peak of a fresh process grows over its input during the task."""
     done = subprocess.run(
@@ -181,6 +180,7 @@ def main() -> None:
         "--skip-peers", action="store_true", help="leave out scikit-learn and IsoScore"
     )
     parser.add_argument("--skip-memory", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
     add_threads(parser)
     parser.add_argument("--memory-of", choices=("measure", "cluster-fit"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -195,6 +195,8 @@ def main() -> None:
     X = vectors(args.rows, args.features)
     time_measure(X, not args.skip_slow, not args.skip_peers)
     time_clusters(X, args.seeds, not args.skip_peers)
+    if args.profile:
+        show_parts(X)
     del X
     if args.skip_memory:
         return

@@ -21,7 +21,7 @@ import faiss
 import numpy as np
 import sentence_transformers
 import torch
-from make_vectors import blocks
+from make_vectors import vectors
 from sentence_transformers import SentenceTransformer
 
 import isotropy
@@ -71,7 +71,7 @@ def timed(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.nd
 def searched(n: int, rounds: int) -> list[str]:
     """Raw search, transform and search, and search in a folded index."""
     faiss.omp_set_num_threads(1)
-    X = np.concatenate(list(blocks(n + 1000, FEATURES)))
+    X = vectors(n + 1000, FEATURES)
     X, queries = X[1000:], np.ascontiguousarray(X[:1000])
     repair = isotropy.Whiten(normalize=True).fit(X)
     lines = [
@@ -174,7 +174,7 @@ def whitened() -> list[str]:
         "| ---: | ---: | ---: |",
     ]
     for shift in (0.0, 10.0, 100.0, 1000.0, 10_000.0):
-        X = next(blocks(20_000, 64)) + np.float32(shift)
+        X = vectors(20_000, 64) + np.float32(shift)
         theirs = faiss.PCAMatrix(64, 64, -0.5, False)
         theirs.train(X)
         index = isotropy.export.faiss(isotropy.Whiten(method="pca", shrinkage=0.0).fit(X))

@@ -8,6 +8,7 @@ With --parquet, the same rows are written again as 16 Parquet files into DIR.
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,28 +16,37 @@ import numpy as np
 from isotropy.sources import open as open_source
 from isotropy.sources import open_sink
 
-BLOCK = 50_000
+BLOCK = 10_000
 
 
-def blocks(n: int, d: int, seed: int = 0):
-    """Drifted, anisotropic rows in 40 clusters."""
+def fill(X: np.ndarray, seed: int = 0) -> np.ndarray:
+    """X with drifted, anisotropic rows in 40 clusters; each block has a seed, and any thread."""
+    n, d = X.shape
     random = np.random.default_rng(seed)
     spectrum = (np.arange(1, d + 1) ** -0.4).astype(np.float32)
     centers = random.standard_normal((40, d), dtype=np.float32) * spectrum
     drift = 0.5 * random.standard_normal(d, dtype=np.float32)
-    for start in range(0, n, BLOCK):
-        rows = random.standard_normal((min(BLOCK, n - start), d), dtype=np.float32)
+
+    def make(start: int) -> None:
+        random, rows = np.random.default_rng([seed, start]), X[start : start + BLOCK]
+        random.standard_normal(dtype=np.float32, out=rows)
         rows *= spectrum
         rows += centers[random.integers(40, size=len(rows))]
         rows += drift
-        yield rows
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(make, range(0, n, BLOCK)))
+    return X
 
 
-def write(path: Path, n: int, d: int, seed: int = 0) -> None:
+def vectors(n: int, d: int) -> np.ndarray:
+    """The rows in memory."""
+    return fill(np.empty((n, d), dtype=np.float32))
+
+
+def write(path: Path, n: int, d: int) -> None:
     """The rows as one .npy file."""
-    with open_sink(path, d, "float32") as sink:
-        for rows in blocks(n, d, seed):
-            sink.write(rows)
+    fill(np.lib.format.open_memmap(path, "w+", np.float32, (n, d))).flush()
 
 
 def write_parts(source: Path, folder: Path, n_parts: int = 16) -> None:

@@ -33,6 +33,28 @@ def seconds(function, repeat: int = 3, **arguments) -> float:
     return best
 
 
+def profile(function) -> None:
+    """Print where a call spends its time: passes over rows in memory, and what is beside them."""
+    from isotropy.engines import using
+    from isotropy.engines.local import Local
+
+    took: dict[str, list[float]] = {}
+
+    class Timed(Local):
+        def reduce(self, source, statistics, saved, report):
+            start = time.perf_counter()
+            found = super().reduce(source, statistics, saved, report)
+            names = ", ".join(type(statistic).__name__ for statistic in statistics)
+            took.setdefault(names, []).append(time.perf_counter() - start)
+            return found
+
+    with using(Timed()):
+        whole = seconds(function, 1)
+    for names, times in took.items():
+        row(f"  {len(times)} x {names}", sum(times))
+    row("  beside these passes", whole - sum(map(sum, took.values())), note=f"of {whole:.3f} s")
+
+
 def peak_memory() -> float:
     """Peak resident set of this process in MB (of Linux: getrusage would count the parent's)."""
     status = Path("/proc/self/status").read_text()
