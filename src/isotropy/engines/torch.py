@@ -135,9 +135,10 @@ class Torch(Engine):
 
         Only rows of files are left there: a file that has changed is noticed.
         """
-        identity = source.identity() or {}
         n_bytes = 8 * source.n_samples * source.n_features
-        fits = "files" in identity and n_bytes <= KEPT_SHARE * self._free_bytes()
+        fits = n_bytes <= KEPT_SHARE * self._free_bytes()
+        identity = (source.identity() or {}) if fits or self._held is not None else {}
+        fits = fits and "files" in identity
         key = [identity, groups]
         if self._held is not None and self._held[0] == key:
             yield from self._held[1]
