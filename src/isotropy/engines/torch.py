@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections import deque
@@ -31,6 +32,7 @@ from isotropy.stats import Statistic
 from isotropy.threads import ahead, n_threads
 
 READERS = 16  # threads, at most
+SLOTS = 2  # for each reader: it fills one while another is copied
 AHEAD_BYTES = 1 << 31  # of rows on the device that are not yet in use
 KEPT_SHARE = 0.5  # of free memory on the device, which rows may take from one pass to the next
 JOINED_BYTES = 1 << 29  # of rows that are worth an update: a device wants larger ones than a core
@@ -52,6 +54,14 @@ def in_groups(chunks: Sequence[Chunk], row_bytes: int) -> list[list[Chunk]]:
         groups[-1].append(chunk)
         n_bytes += chunk.n_rows * row_bytes
     return groups
+
+
+@functools.cache
+def copying_streams(device: Any) -> list[Any]:
+    """Two streams of a device, always the same: memory that was freed is only reused on its own."""
+    import torch
+
+    return [torch.cuda.Stream(device) for _ in range(2)]
 
 
 class Torch(Engine):
@@ -181,7 +191,7 @@ class Torch(Engine):
         mean_bytes = 4 * source.n_features * n_rows // max(1, sum(map(len, parts))) or 1
         n_readers = min(READERS, n_threads()) if source.device == "cpu" else 1
         n_ahead = min(4 * n_readers, max(1, AHEAD_BYTES // mean_bytes))
-        ring = Ring(self._slots(), n_readers + 2)
+        ring = Ring(self._slots(), SLOTS * n_readers)
 
         def moved(part: Chunk) -> deque[Moved]:
             found: deque[Moved] = deque()
@@ -224,9 +234,7 @@ class Torch(Engine):
 
     def _slots(self) -> Callable[[], Slot]:
         """What makes a slot: they take turns on two streams, so that one copy follows another."""
-        import torch
-
-        streams = itertools.cycle([torch.cuda.Stream(self.device) for _ in range(2)])
+        streams = itertools.cycle(copying_streams(self.device))
         return lambda: CudaSlot(next(streams))
 
     def _send(self, rows: Array, slot: Slot) -> tuple[Array, Any]:
