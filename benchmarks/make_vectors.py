@@ -20,7 +20,10 @@ BLOCK = 10_000
 
 
 def fill(X: np.ndarray, seed: int = 0) -> np.ndarray:
-    """X with drifted, anisotropic rows in 40 clusters; each block has a seed, and any thread."""
+    """Fill X with drifted, anisotropic rows in 40 clusters.
+
+    Each block has a seed of its own, so any thread can make it.
+    """
     n, d = X.shape
     random = np.random.default_rng(seed)
     spectrum = (np.arange(1, d + 1) ** -0.4).astype(np.float32)

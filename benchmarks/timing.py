@@ -33,8 +33,11 @@ def seconds(function, repeat: int = 3, **arguments) -> float:
     return best
 
 
-def profile(function) -> None:
-    """Print where a call spends its time: passes over rows in memory, and what is beside them."""
+def profile(function, wait=lambda: None) -> None:
+    """Print where a call spends its time: passes over rows in memory, and what is beside them.
+
+    `wait` returns when the device has done its work.
+    """
     from isotropy.engines import using
     from isotropy.engines.local import Local
 
@@ -44,6 +47,7 @@ def profile(function) -> None:
         def reduce(self, source, statistics, saved, report):
             start = time.perf_counter()
             found = super().reduce(source, statistics, saved, report)
+            wait()
             names = ", ".join(type(statistic).__name__ for statistic in statistics)
             took.setdefault(names, []).append(time.perf_counter() - start)
             return found

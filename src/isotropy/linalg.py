@@ -66,18 +66,16 @@ def native(X: Array) -> Array:
 
 
 def to_numpy(X: Array) -> NDArray[Any]:
-    """X as an array; much of it comes from a GPU through page-locked memory.
-
-    torch keeps such memory for reuse, while ordinary memory is handed out page by page: 127 MB then
-    take 80 ms instead of 3.
-    """
+    """X as an array; what is large comes from a GPU into large pages, see `mapped`."""
     if not is_tensor(X):
         return np.asarray(X)
-    if X.is_cuda and X.nbytes >= MAPPED_BYTES:
-        import torch
+    X = X.detach()
+    if not (X.is_cuda and X.nbytes >= MAPPED_BYTES):
+        return np.asarray(X.cpu().numpy())
+    import torch
 
-        X = torch.empty(X.shape, dtype=X.dtype, pin_memory=True).copy_(X.detach())
-    return np.asarray(X.detach().cpu().numpy())
+    room = torch.from_numpy(mapped(X.nbytes, np.uint8)).view(X.dtype).reshape(X.shape)
+    return np.asarray(room.copy_(X).numpy())
 
 
 def on_device(X: NDArray[Any], device: str) -> Array:
@@ -317,8 +315,8 @@ def label_sums(
     n_sets = sets.shape[1]
     if is_tensor(X):
         member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
-        weights = xp.sum(member, axis=0, dtype=xp.float64)
-        sums = double(xp.reshape(member, (n, -1)).T @ X)
+        member = xp.reshape(member, (n, -1))
+        weights, sums = column_sums(member), double(member.T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
         member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w
         weights = member.sum(axis=2, dtype=np.float64)

@@ -1,6 +1,7 @@
 """Rows on their way to a device, with memory of this machine as the device."""
 
 import itertools
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +36,8 @@ class Later:
 
 
 class FakeSlot(staging.Slot):
-    def __init__(self, copies):
-        super().__init__(torch.full((SLOT_BYTES,), 255, dtype=torch.uint8))
+    def __init__(self, copies, n_bytes):
+        super().__init__(torch.full((n_bytes,), 255, dtype=torch.uint8))
         self.copies, self.n_copies = copies, 0
 
     def _empty(self, shape, dtype):
@@ -67,9 +68,9 @@ class Fake(Torch):
     def _free_bytes(self):
         return self.free_bytes
 
-    def _slots(self):
+    def _slots(self, n_bytes):
         def make():
-            self.slots.append(FakeSlot(self.copies))
+            self.slots.append(FakeSlot(self.copies, n_bytes))
             return self.slots[-1]
 
         return make
@@ -279,37 +280,57 @@ def test_rows_of_a_file_that_fits_are_copied_once_for_all_passes(source, engine,
     assert engine.n_copies - n_copies > 2.5 * n_parts(source)
 
 
-def test_rows_are_kept_on_the_device_until_the_call_or_the_block_ends(source, engine):
+def test_memory_for_copies_is_no_larger_than_the_rows(tmp_path, engine):
+    np.save(tmp_path / "x.npy", np.eye(6, dtype=np.float32))
+    seen(isotropy.open(tmp_path / "x.npy", chunk_rows=2), engine)
+    assert {len(slot.memory) for slot in engine.slots} == {8 * 2 * 6}
+
+
+def test_rows_are_kept_on_the_device_until_the_call_ends(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
-    isotropy.measure(source, engine=engine)
-    assert engine._held is None
+    path = tmp_path / "x.npy"
+    np.save(path, X)
     with engines.using(engine):
-        isotropy.measure(source, ["isoscore"])
-        n_copies = engine.n_copies
-        isotropy.measure(source, ["isoscore", "partition_isotropy"])
-        assert engine.n_copies == n_copies
-    assert engine._held is None
+        isotropy.measure(path, ["isoscore", "partition_isotropy"])
+        assert engine._held is None
+        before = path.stat()
+        np.save(path, X + 3)  # the same size, and soon the same time
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        found = isotropy.measure(path, ["isoscore"])
+    assert found.isoscore == pytest.approx(isotropy.measure(X + 3, ["isoscore"]).isoscore)
 
 
 def test_rows_of_a_file_that_changed_are_not_taken_from_the_device(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
-    np.save(tmp_path / "x.npy", X)
-    source = isotropy.open(tmp_path / "x.npy", chunk_rows=100)
-    with engines.using(engine):
-        isotropy.measure(source, ["isoscore"])
-        np.save(tmp_path / "x.npy", X[:100])
-        with pytest.raises(InputError, match="has changed since it was opened"):
-            isotropy.measure(source, ["isoscore"])
+    path = tmp_path / "x.npy"
+    with engines.using(engine):  # no call ends between these passes
+        for rows in (X, X + 3):
+            np.save(path, rows)
+            found = engines.reduce(isotropy.open(path, chunk_rows=100), [Sample(100_000)]).states
+            assert engine._held is not None
+            assert np.array_equal(rows_of(found[0])[1], rows)
 
 
 def test_an_array_is_read_anew_in_every_pass(X, engine):
     engine.free_bytes = 1 << 40
     X = X.copy()
     with engines.using(engine):
-        before = isotropy.measure(X, ["mean_norm_ratio"])
-        X[1::2] *= -1
-        after = isotropy.measure(X, ["mean_norm_ratio"])
-    assert after.mean_norm_ratio != before.mean_norm_ratio
+        engines.reduce(isotropy.open(X), [Sample(100_000)])
+        X[1] += 3  # of so many rows, this one is no part of the identity
+        found = engines.reduce(isotropy.open(X), [Sample(100_000)]).states
+    assert engine._held is None
+    assert np.array_equal(rows_of(found[0])[1], X)
+
+
+def test_an_error_leaves_no_rows_on_the_device(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    X = X.copy()
+    X[-1] = np.nan
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(InputError, match="finite") as error:
+        seen(isotropy.open(tmp_path / "x.npy", chunk_rows=100), engine)
+    (frame,) = (entry.frame for entry in error.traceback if entry.name == "_kept")
+    assert frame.f_locals["found"] == []
 
 
 def test_rows_are_read_straight_into_the_memory_they_are_copied_from(source):
@@ -431,14 +452,14 @@ def test_closing_stops_what_has_not_begun():
 
 
 def test_a_chunk_of_no_good_rows_is_nothing_to_copy(engine):
-    slot = FakeSlot(engine.copies)
+    slot = FakeSlot(engine.copies, SLOT_BYTES)
     there, copied = slot.send(np.empty((0, 5), np.float32))
     assert there.shape == (0, 5)
     assert copied is None
 
 
 def test_rows_wider_than_the_memory_go_through_it_in_parts(engine):
-    slot = FakeSlot(engine.copies)
+    slot = FakeSlot(engine.copies, SLOT_BYTES)
     wide = np.arange(3 * SLOT_BYTES, dtype=np.float64).reshape(2, -1)
     for rows in (wide, np.asfortranarray(wide), wide[:, ::2]):
         there, copied = slot.send(rows)
@@ -448,7 +469,7 @@ def test_rows_wider_than_the_memory_go_through_it_in_parts(engine):
 
 
 def test_memory_is_not_filled_while_it_is_copied(engine):
-    slot = FakeSlot(engine.copies)
+    slot = FakeSlot(engine.copies, SLOT_BYTES)
     sent = []
     for i in range(20):
         held = slot.room((8, 16), "<f4")

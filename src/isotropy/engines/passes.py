@@ -66,7 +66,8 @@ def using(
 ) -> Iterator[Engine]:
     """Run the passes within on an engine; None keeps the one in use, which is local by default.
 
-    An engine given by name is closed at the end.
+    An engine given by name is closed at the end. Every call that makes passes does so within a
+    `using` of its own, so what an engine keeps of the rows between passes ends with the call.
     """
     if not (engine is None or isinstance(engine, (str, Engine))):
         words = ", ".join(map(repr, NAMES))
@@ -78,8 +79,7 @@ def using(
         yield made
     finally:
         _settings.reset(token)
-        if engine is not None:
-            made.forget()
+        made.forget()
         if isinstance(engine, str):
             made.close()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 
 Tensor = Any
-SLOT_BYTES = 1 << 26  # as much as is read and copied at once: threads of Python wait less often
+SLOT_BYTES = 1 << 26  # read and copied at once, at most: threads of Python wait less often
 
 
 class Copied(Protocol):
@@ -77,10 +77,10 @@ class Slot(ABC):
 class CudaSlot(Slot):
     """Page-locked memory, copied on a stream of its own."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, n_bytes: int) -> None:
         import torch
 
-        super().__init__(torch.empty(SLOT_BYTES, dtype=torch.uint8, pin_memory=True))
+        super().__init__(torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True))
         self.stream = stream
 
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> Tensor:

@@ -26,7 +26,6 @@ from isotropy.engines.base import (
 from isotropy.engines.local import Local
 from isotropy.engines.staging import SLOT_BYTES, CudaSlot, Ring, Slot
 from isotropy.errors import InputError, MissingExtraError
-from isotropy.linalg import to_numpy
 from isotropy.sources import Batch, Chunk, PartsSink, Sink, Source, joined
 from isotropy.stats import Statistic
 from isotropy.threads import ahead, n_threads
@@ -57,11 +56,14 @@ def in_groups(chunks: Sequence[Chunk], row_bytes: int) -> list[list[Chunk]]:
 
 
 @functools.cache
-def copying_streams(device: Any) -> list[Any]:
-    """Two streams of a device, always the same: memory that was freed is only reused on its own."""
+def copying_streams(index: int) -> list[Any]:
+    """Two streams of a CUDA device, always the same ones.
+
+    Memory that was freed is only reused on the stream that it was allocated on.
+    """
     import torch
 
-    return [torch.cuda.Stream(device) for _ in range(2)]
+    return [torch.cuda.Stream(index) for _ in range(2)]
 
 
 class Torch(Engine):
@@ -127,7 +129,7 @@ class Torch(Engine):
             with contextlib.closing(self._ahead(source, groups, False)) as arriving:
                 for (chunk,), batches in arriving:
                     mapped = (
-                        replace(batch, rows=to_numpy(function(batch.rows))) for batch in batches
+                        replace(batch, rows=self._fetch(function(batch.rows))) for batch in batches
                     )
                     n_skipped += write(chunk, mapped, sink, report)
         return n_skipped
@@ -141,27 +143,31 @@ class Torch(Engine):
     def _kept(
         self, source: Source, groups: list[list[Chunk]]
     ) -> Generator[tuple[list[Chunk], Iterable[Batch]]]:
-        """`_ahead`, or the same from the device, if the last pass left its rows there.
+        """`_ahead`, or the same from the device, if the last pass of a call left its rows there.
 
-        Only rows of files are left there: a file that has changed is noticed.
+        Only rows of files are left there, until the call ends: see `forget`.
         """
-        n_bytes = 8 * source.n_samples * source.n_features
+        held, n_bytes = self._held, 8 * source.n_samples * source.n_features
         fits = n_bytes <= KEPT_SHARE * self._free_bytes()
-        identity = (source.identity() or {}) if fits or self._held is not None else {}
-        fits = fits and "files" in identity
+        identity = (source.identity() or {}) if fits or held is not None else {}
         key = [identity, groups]
-        if self._held is not None and self._held[0] == key:
-            yield from self._held[1]
+        if held is not None and held[0] == key:
+            yield from held[1]
             return
-        self._held = None
+        self._held = held = None
+        fits = fits and "files" in identity
         found: list[tuple[list[Chunk], list[Batch]]] = []
         with contextlib.closing(self._ahead(source, groups, True)) as arriving:
-            for group, batches in arriving:
-                if not fits:
-                    yield group, batches
-                    continue
-                found.append((group, list(batches)))
-                yield found[-1]
+            try:
+                for group, batches in arriving:
+                    if not fits:
+                        yield group, batches
+                        continue
+                    found.append((group, list(batches)))
+                    yield found[-1]
+            except BaseException:
+                found.clear()  # which the traceback holds
+                raise
         if fits:
             self._held = key, found
 
@@ -191,7 +197,9 @@ class Torch(Engine):
         mean_bytes = 4 * source.n_features * n_rows // max(1, sum(map(len, parts))) or 1
         n_readers = min(READERS, n_threads()) if source.device == "cpu" else 1
         n_ahead = min(4 * n_readers, max(1, AHEAD_BYTES // mean_bytes))
-        ring = Ring(self._slots(), SLOTS * n_readers)
+        most_rows = max((part.n_rows for each in parts for part in each), default=0)
+        slot_bytes = min(SLOT_BYTES, max(1, 8 * source.n_features * most_rows))
+        ring = Ring(self._slots(slot_bytes), SLOTS * n_readers)
 
         def moved(part: Chunk) -> deque[Moved]:
             found: deque[Moved] = deque()
@@ -232,10 +240,13 @@ class Torch(Engine):
         if waiting:
             yield taken()
 
-    def _slots(self) -> Callable[[], Slot]:
+    def _slots(self, n_bytes: int) -> Callable[[], Slot]:
         """What makes a slot: they take turns on two streams, so that one copy follows another."""
-        streams = itertools.cycle(copying_streams(self.device))
-        return lambda: CudaSlot(next(streams))
+        import torch
+
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        streams = itertools.cycle(copying_streams(index))
+        return lambda: CudaSlot(next(streams), n_bytes)
 
     def _send(self, rows: Array, slot: Slot) -> tuple[Array, Any]:
         """Rows that will be on the device, and an event that says when."""
@@ -254,6 +265,15 @@ class Torch(Engine):
             stream.wait_event(copied)
             batch.rows.record_stream(stream)
         return batch
+
+    def _fetch(self, rows: Array) -> Array:
+        """Rows from the device as numpy, through page-locked memory that torch keeps for reuse."""
+        import torch
+
+        if not (checks.is_tensor(rows) and rows.is_cuda):
+            return rows
+        held = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        return held.copy_(rows.detach()).numpy()
 
     @contextlib.contextmanager
     def _precision(self) -> Iterator[None]:
