@@ -315,8 +315,8 @@ def label_sums(
     n_sets = sets.shape[1]
     if is_tensor(X):
         member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
-        member = xp.reshape(member, (n, -1))
-        weights, sums = column_sums(member), double(member.T @ X)
+        weights = xp.sum(member, axis=0, dtype=xp.float64)
+        sums = double(xp.reshape(member, (n, -1)).T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
         member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w
         weights = member.sum(axis=2, dtype=np.float64)
