@@ -4,7 +4,8 @@
         [--skip-slow] [--skip-peers] [--skip-memory] [--profile]
 
 The floor of `measure` is what no exact method can do without: one symmetric product (X'X) and
-one product of the same shape (X times a basis), both bare, in float32, into memory that is there.
+one product of the same shape (X times a basis), both bare, in float32, into memory that is already
+allocated.
 Memory is the growth of the peak resident set in a fresh process, beyond the input.
 """
 

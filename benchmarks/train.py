@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from IsoScore.IsoScore import istar
 
 import isotropy
 from isotropy.losses import FlowNetwork, IsoBatchNorm, functional
@@ -50,6 +49,8 @@ def full_svd(X: torch.Tensor) -> torch.Tensor:
 
 
 def losses(d: int, device: torch.device) -> dict[str, tuple[Loss, Loss | None]]:
+    from IsoScore.IsoScore import istar
+
     known = torch.eye(d, device=device)
     flow, norm = FlowNetwork(d).to(device), IsoBatchNorm(d).to(device)
     return {

@@ -62,7 +62,7 @@ def demo(
         try:
             words = SETS[name]()
         except MissingExtraError as error:
-            console.print(f"[yellow]{name} was left out.[/] {escape(str(error))}\n")
+            console.print(f"[yellow]{name} was left out:[/] {escape(str(error))}\n")
             continue
         _present(console, name, words, pairs, out, seed)
         seen.append(name)
