@@ -137,9 +137,6 @@ class Torch(Engine):
     def forget(self) -> None:
         self._held = None
 
-    def close(self) -> None:
-        self.forget()
-
     def _kept(
         self, source: Source, groups: list[list[Chunk]]
     ) -> Generator[tuple[list[Chunk], Iterable[Batch]]]:
