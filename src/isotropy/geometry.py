@@ -109,7 +109,7 @@ def measure(
                 assert value is not None
                 values[name] = value(statistics)
 
-    with using(engine):
+    with using(engine) as made, made.keeping():
         statistics = gather(
             source,
             needs,

@@ -31,7 +31,7 @@ SCORE_ELEMENTS = 1 << 20  # of a part's scores that are made at a time
 ON_DEVICE = 256  # times as many there
 
 Sums = tuple[Array, Array, Array]
-Over = Callable[[Callable[[slice], Any], list[slice]], list[Any]]  # see shared_threads
+InThreads = Callable[[Callable[[slice], Any], list[slice]], list[Any]]  # see shared_threads
 
 
 def kmeans(
@@ -71,8 +71,8 @@ def of_sample(rows: Array, weights: Floats, n_clusters: int, random: np.random.G
     weights = linalg.scaled(weights, linalg.exponent_of(float(weights.max())))
     apart = linalg.scaled(apart, exponent)
     # one BLAS thread: products over blocks are the same for any number of threads
-    with one_blas_thread(), shared_threads(1 if is_tensor(rows) else MOST_PARTS) as over:
-        sample = Points(apart, linalg.place(weights, rows), N_STARTS * n_clusters, over)
+    with one_blas_thread(), shared_threads(1 if is_tensor(rows) else MOST_PARTS) as threads:
+        sample = Points(apart, linalg.place(weights, rows), N_STARTS * n_clusters, threads)
         starts = sample.rows[plus_plus(sample, n_clusters, random)]
         centroids, inertia = lloyd(sample.step, linalg.double(starts), FIRST_STEPS)
         best = slice(int(np.argmin(inertia)), int(np.argmin(inertia)) + 1)
@@ -86,13 +86,13 @@ def of_sample(rows: Array, weights: Floats, n_clusters: int, random: np.random.G
 class Points:
     """Weighted rows about their mean, for steps of several clusterings at once.
 
-    They have at most `n_centroids` centroids together. `over` runs work on parts of the rows.
+    They have at most `n_centroids` centroids together. `in_threads` runs work on parts of the rows.
     """
 
     def __init__(
-        self, rows: Array, weights: Array, n_centroids: int, over: Over = over_threads
+        self, rows: Array, weights: Array, n_centroids: int, in_threads: InThreads = over_threads
     ) -> None:
-        self.rows, self.weights, self.over = rows, weights, over
+        self.rows, self.weights, self.in_threads = rows, weights, in_threads
         self.squared = linalg.squared_norms(rows)
         n, d = rows.shape
         n_parts = max(1, min(MOST_PARTS, SUM_ELEMENTS // (n_centroids * d)))
@@ -105,7 +105,7 @@ class Points:
         `centroids` has the shape (n_clusterings, n_clusters, n_features); an empty cluster keeps
         its centroid.
         """
-        found = self.over(lambda part: self._sums_of(centroids, part), self.parts)
+        found = self.in_threads(lambda part: self._sums_of(centroids, part), self.parts)
         weight, total, inertia = added(found)
         xp, there = linalg.namespace(weight), weight > 0
         means = total / xp.where(there, weight, xp.ones_like(weight))
@@ -216,7 +216,7 @@ def _distances(sample: Points, chosen: Array) -> Array:
     xp, rows, squared = linalg.namespace(sample.rows), sample.rows, sample.squared
     picked = xp.reshape(chosen, (-1,))
     other = rows[picked].T
-    products = xp.concat(sample.over(lambda part: rows[part] @ other, sample.parts)).T
+    products = xp.concat(sample.in_threads(lambda part: rows[part] @ other, sample.parts)).T
     both = squared[picked][:, None] + squared
     d = both - 2 * products
     # what is left of two equal rows is rounding, not distance

@@ -30,6 +30,7 @@ PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windo
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
 HELD_BYTES = 1 << 26  # of a room that is kept for the next block
+WIDENED = 1 << 24  # numbers that a device copies to float64 at a time, to sum them
 FEW_LABELS = 64  # up to which sums by label are a product
 OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
@@ -265,6 +266,11 @@ def sum_with_outer(one: Array, other: Array, root: Array) -> Array:
     return total
 
 
+def block_rows(n_features: int) -> int:
+    """Rows of a block, at most."""
+    return max(256, BLOCK_ELEMENTS // n_features)
+
+
 def blocks(
     X: Array, w: Floats | None = None, on_device: int = 64, on_host: int = 1
 ) -> Iterator[tuple[int, Array, Array | None]]:
@@ -273,7 +279,7 @@ def blocks(
     Devices prefer fewer, larger products: their blocks are `on_device` times as large, and those
     of arrays `on_host` times.
     """
-    rows = max(256, BLOCK_ELEMENTS // X.shape[1]) * (on_device if is_tensor(X) else on_host)
+    rows = block_rows(X.shape[1]) * (on_device if is_tensor(X) else on_host)
     rows = max(1, -(-X.shape[0] // max(1, -(-X.shape[0] // rows))))
     for start in range(0, X.shape[0], rows):
         block = X[start : start + rows]
@@ -315,7 +321,9 @@ def label_sums(
     n_sets = sets.shape[1]
     if is_tensor(X):
         member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
-        weights = xp.sum(member, axis=0, dtype=xp.float64)
+        height = max(1, WIDENED // (n_sets * n_labels))  # rows that a copy in float64 is made of
+        parts = (member[start : start + height] for start in range(0, n, height))
+        weights = sum(xp.sum(part, axis=0, dtype=xp.float64) for part in parts)
         sums = double(xp.reshape(member, (n, -1)).T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
         member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w

@@ -137,7 +137,11 @@ def shared_threads(n_items: int) -> Iterator[Callable[[Callable[[T], R], Sequenc
         yield lambda work, items: [work(item) for item in items]
         return
     with one_blas_thread(), ThreadPool(n_items) as threads:
-        yield lambda work, items: list(threads.map(work, items))
+        yield (
+            lambda work, items: (
+                list(threads.map(work, items)) if len(items) > 1 else [work(item) for item in items]
+            )
+        )
 
 
 def over_blocks(work: Callable[[T], R], items: Sequence[T], X: Array) -> list[R]:

@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy import threads
+from isotropy import linalg, threads
 from isotropy.engines import Checkpoint, reduce
 from isotropy.engines.base import LONGEST_RUN, N_RUNS, Partial, Tree, runs
+from isotropy.engines.passes import Peeked
 from isotropy.errors import InputError
 from isotropy.sources import ArraySource, Chunk, MappedSource, PickedRows
-from isotropy.sources.base import LEAST_ELEMENTS, balanced_rows, default_rows, even_chunks
+from isotropy.sources.base import (
+    LEAST_ELEMENTS,
+    MOST_COARSE,
+    balanced_rows,
+    default_rows,
+    even_chunks,
+)
 from isotropy.stats import Directions, Moments, Sample, Statistic
+from isotropy.stats.moments import exact_products
 from isotropy.stats.sample import MOST_PIECES, NO_LIMIT, hashed
 
 
@@ -155,12 +163,30 @@ def test_a_sample_of_many_small_updates_keeps_few_pieces():
 def test_larger_chunks_are_those_of_rows_that_are_not_copied(X):
     large = ArraySource(X).coarse()
     assert len(large.chunks()) == 1
+    weights = np.ones(len(X))
+    assert len(ArraySource(X, weights).coarse().chunks()) == 1
+    weights[5] = 0  # a row that is left out
     for source in (
         ArraySource(X.astype(np.float16)),
         ArraySource(X, skip_bad_rows=True),
+        ArraySource(X, weights),
         MappedSource(ArraySource(X), np.negative, X.shape[1]),
     ):
         assert source.coarse() is source
+
+
+def test_larger_chunks_of_narrow_rows_have_exact_products_as_small_ones_do():
+    assert all(exact_products(MOST_COARSE, n_features) for n_features in range(1, 16))
+    narrow = ArraySource(np.broadcast_to(np.float32(1), (3 * MOST_COARSE, 8))).coarse()
+    assert max(chunk.n_rows for chunk in narrow.chunks()) == MOST_COARSE
+
+
+def test_what_a_pass_has_looked_at_first_is_one_block(X, monkeypatch):
+    monkeypatch.setattr(linalg, "BLOCK_ELEMENTS", 300 * X.shape[1])
+    weights = np.ones(len(X))
+    assert np.shares_memory(Peeked(ArraySource(X, weights)).first, X)
+    weights[::2] = 0
+    np.testing.assert_array_equal(Peeked(ArraySource(X, weights)).first, X[1:600:2])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")

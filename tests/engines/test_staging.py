@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import isotropy
-from isotropy import engines
+from isotropy import engines, metrics
 from isotropy.engines.base import PassCheckpoint, fresh
 from isotropy.engines.local import Local
 from isotropy.errors import InputError
@@ -60,6 +60,7 @@ class Fake(Torch):
     def __init__(self, copies):
         super().__init__("cpu")
         self.device, self.copies, self.slots = torch.device("meta"), copies, []
+        self.joins_chunks = True
 
     @property
     def n_copies(self):
@@ -280,8 +281,8 @@ def test_rows_of_a_file_that_fits_are_copied_once_for_all_passes(source, engine,
     assert engine.n_copies - n_copies > 2.5 * n_parts(source)
 
 
-def test_memory_for_copies_is_no_larger_than_the_rows(tmp_path, engine):
-    np.save(tmp_path / "x.npy", np.eye(6, dtype=np.float32))
+def test_memory_for_copies_is_no_larger_than_float64_rows(tmp_path, engine):
+    np.save(tmp_path / "x.npy", np.eye(6, dtype=np.float64))
     seen(isotropy.open(tmp_path / "x.npy", chunk_rows=2), engine)
     assert {len(slot.memory) for slot in engine.slots} == {8 * 2 * 6}
 
@@ -293,17 +294,48 @@ def test_rows_are_kept_on_the_device_until_the_call_ends(X, tmp_path, engine):
     with engines.using(engine):
         isotropy.measure(path, ["isoscore", "partition_isotropy"])
         assert engine._held is None
+        metrics.mean_cosine(path)
+        assert engine._held is None
         before = path.stat()
         np.save(path, X + 3)  # the same size, and soon the same time
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        found = isotropy.measure(path, ["isoscore"])
-    assert found.isoscore == pytest.approx(isotropy.measure(X + 3, ["isoscore"]).isoscore)
+        found = [metrics.mean_cosine(path), isotropy.measure(path, ["mean_cosine"]).mean_cosine]
+    assert found == pytest.approx([metrics.mean_cosine(X + 3)] * 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path, engine: isotropy.measure(path, engine=engine),
+        lambda path, engine: isotropy.Whiten().fit(path, engine=engine),
+        lambda path, engine: isotropy.ClusterRemoval(4, 2).fit(path, engine=engine),
+    ],
+    ids=["measure", "Whiten", "ClusterRemoval"],
+)
+def test_a_call_reads_a_file_that_fits_once(call, X, tmp_path, engine, monkeypatch):
+    engine.free_bytes = 1 << 40
+    X = np.concatenate([X] * 4)  # more rows than a sample for clusters holds
+    np.save(tmp_path / "x.npy", X)
+    ahead, passes = engine._ahead, []
+    monkeypatch.setattr(engine, "_ahead", lambda *given: passes.append(given) or ahead(*given))
+    call(tmp_path / "x.npy", engine)
+    assert len(passes) == 1
+
+
+def test_a_call_within_another_leaves_the_rows_where_they_are(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    np.save(tmp_path / "x.npy", X)
+    source = isotropy.open(tmp_path / "x.npy")
+    with engines.using(engine), engine.keeping():
+        isotropy.measure(source, ["mean_cosine"])
+        assert engine._held is not None
+    assert engine._held is None
 
 
 def test_rows_of_a_file_that_changed_are_not_taken_from_the_device(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
     path = tmp_path / "x.npy"
-    with engines.using(engine):  # no call ends between these passes
+    with engines.using(engine), engine.keeping():  # no call ends between these passes
         for rows in (X, X + 3):
             np.save(path, rows)
             found = engines.reduce(isotropy.open(path, chunk_rows=100), [Sample(100_000)]).states
@@ -314,7 +346,7 @@ def test_rows_of_a_file_that_changed_are_not_taken_from_the_device(X, tmp_path, 
 def test_an_array_is_read_anew_in_every_pass(X, engine):
     engine.free_bytes = 1 << 40
     X = X.copy()
-    with engines.using(engine):
+    with engines.using(engine), engine.keeping():
         engines.reduce(isotropy.open(X), [Sample(100_000)])
         X[1] += 3  # of so many rows, this one is no part of the identity
         found = engines.reduce(isotropy.open(X), [Sample(100_000)]).states
@@ -327,7 +359,7 @@ def test_an_error_leaves_no_rows_on_the_device(X, tmp_path, engine):
     X = X.copy()
     X[-1] = np.nan
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(InputError, match="finite") as error:
+    with engine.keeping(), pytest.raises(InputError, match="finite") as error:
         seen(isotropy.open(tmp_path / "x.npy", chunk_rows=100), engine)
     (frame,) = (entry.frame for entry in error.traceback if entry.name == "_kept")
     assert frame.f_locals["found"] == []

@@ -1,5 +1,7 @@
 """Cluster removal against the paper's steps written out, and where those would fail."""
 
+import weakref
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -8,6 +10,7 @@ from isotropy import AllButTheTop, Center, ClusterRemoval, linalg, threads
 from isotropy.errors import IsotropyWarning
 from isotropy.repairs import removal
 from isotropy.sources import ArraySource
+from isotropy.stats import Moments
 
 from ..on_device import as_device, copies_to_host, device_source
 
@@ -215,3 +218,30 @@ def test_the_fit_is_the_same_for_any_number_of_threads(X, monkeypatch):
         found.append([repair.cluster_centers_, repair.means_, repair.components_])
     for one, other in zip(*found, strict=True):
         assert (one == other).all()
+
+
+def test_moments_of_many_clusters_are_merged_with_few_matrices_at_a_time(X, monkeypatch):
+    parts = [Moments().update(rows) for rows in np.array_split(X, 50)]
+    before = [part.state() for part in parts]
+    sum_with_outer, made, most = linalg.sum_with_outer, weakref.WeakSet(), []
+
+    class Matrix(np.ndarray):
+        """An array with a hash, for the set."""
+
+        __hash__ = object.__hash__
+
+    def counted(*given):
+        found = sum_with_outer(*given).view(Matrix)
+        made.add(found)
+        most.append(len(made))
+        return found
+
+    monkeypatch.setattr(linalg, "sum_with_outer", counted)
+    whole, expected = removal.merged(parts), Moments().update(X)
+    assert len(most) == len(parts) - 1
+    assert max(most) <= 2 * removal.MERGED_AT_ONCE
+    np.testing.assert_allclose(whole.scatter, expected.scatter, rtol=1e-12, atol=1e-9)
+    assert whole.n_rows == len(X)
+    for part, state in zip(parts, before, strict=True):
+        for name, value in part.state().items():
+            np.testing.assert_array_equal(value, state[name])

@@ -98,7 +98,7 @@ class Codec(BaseEstimator, ABC):
         source = as_source(X)
         kept = open_checkpoint(checkpoint)
         self._prepare(source, queries is not None)  # before rows are read
-        with using(engine):
+        with using(engine) as made, made.keeping():
             shift = None if queries is None else mean_shift(source, _open_queries(queries), kept)
             return self._learn(source, kept, shift)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -152,10 +153,13 @@ class Engine(ABC):
         different names.
     in_process : bool
         Whether the rows are read in this process.
+    joins_chunks : bool
+        Whether chunks of rows on the CPU are joined before statistics are updated with them.
     """
 
     name: str
     in_process: bool = True
+    joins_chunks: bool = False
 
     @abstractmethod
     def reduce(
@@ -174,8 +178,13 @@ class Engine(ABC):
     def check(self, sink: Any) -> None:  # noqa: B027
         """Raise if the engine cannot write to the sink."""
 
-    def forget(self) -> None:  # noqa: B027
-        """Drop rows that are kept for further passes over them."""
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within, what a pass has read may be kept for the passes that follow: one call's passes.
+
+        Every pass sees the rows as the first one read them, so a call must end with the block.
+        """
+        yield
 
     def close(self) -> None:  # noqa: B027
         """Release what the engine has started."""

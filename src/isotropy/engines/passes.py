@@ -66,8 +66,7 @@ def using(
 ) -> Iterator[Engine]:
     """Run the passes within on an engine; None keeps the one in use, which is local by default.
 
-    An engine given by name is closed at the end. Every call that makes passes does so within a
-    `using` of its own, so what an engine keeps of the rows between passes ends with the call.
+    An engine given by name is closed at the end.
     """
     if not (engine is None or isinstance(engine, (str, Engine))):
         words = ", ".join(map(repr, NAMES))
@@ -79,7 +78,6 @@ def using(
         yield made
     finally:
         _settings.reset(token)
-        made.forget()
         if isinstance(engine, str):
             made.close()
 
@@ -109,7 +107,8 @@ def reduce(
     settings = _settings.get()
     engine, progress = settings.engine, settings.progress
     source = source.bare()
-    if engine.in_process and any(statistic.threaded for statistic in statistics):
+    joined = engine.joins_chunks and source.device == "cpu"
+    if engine.in_process and not joined and any(statistic.threaded for statistic in statistics):
         source = source.coarse()
     given = source
     saved = PassCheckpoint()
@@ -154,11 +153,13 @@ class Peeked(SourceView):
             self._rest, self._seen = source.read(self._chunk), []
             for batch in self._rest:
                 self._seen.append(batch)
-                rows = batch.rows
-                if batch.weights is not None:  # a row of no weight is a row that is not there
-                    rows = rows[linalg.index(np.flatnonzero(batch.weights), rows)]
-                if rows.shape[0]:
-                    self.first = rows
+                rows, many = batch.rows, linalg.block_rows(source.n_features)
+                if batch.weights is None or batch.weights.all():
+                    first = rows[:many]
+                else:  # a row of no weight is a row that is not there
+                    first = rows[linalg.index(np.flatnonzero(batch.weights)[:many], rows)]
+                if first.shape[0]:
+                    self.first = first
                     return
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:

@@ -96,6 +96,8 @@ class Torch(Engine):
             raise InputError(
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
+        self.joins_chunks = self.device.type != "cpu"
+        self._keeps = False
         self._held: tuple[Any, list[tuple[list[Chunk], list[Batch]]]] | None = None
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
@@ -134,25 +136,35 @@ class Torch(Engine):
                     n_skipped += write(chunk, mapped, sink, report)
         return n_skipped
 
-    def forget(self) -> None:
-        self._held = None
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within, the rows of a file that fits stay on the device from one pass to the next."""
+        outer, self._keeps = self._keeps, True
+        try:
+            yield
+        finally:
+            self._keeps = outer
+            if not outer:
+                self._held = None
 
     def _kept(
         self, source: Source, groups: list[list[Chunk]]
     ) -> Generator[tuple[list[Chunk], Iterable[Batch]]]:
-        """`_ahead`, or the same from the device, if the last pass of a call left its rows there.
+        """`_ahead`, or the same from the device, if the last pass left its rows there.
 
-        Only rows of files are left there, until the call ends: see `forget`.
+        Only rows of files are left there, and only within `keeping`.
         """
-        held, n_bytes = self._held, 8 * source.n_samples * source.n_features
-        fits = n_bytes <= KEPT_SHARE * self._free_bytes()
-        identity = (source.identity() or {}) if fits or held is not None else {}
+        held, self._held = self._held, None
+        n_bytes = 8 * source.n_samples * source.n_features
+        fits = held is not None or n_bytes <= KEPT_SHARE * self._free_bytes()
+        identity = (source.identity() or {}) if self._keeps and fits else {}
         key = [identity, groups]
         if held is not None and held[0] == key:
             yield from held[1]
+            self._held = held
             return
-        self._held = held = None
-        fits = fits and "files" in identity
+        held = None
+        fits = "files" in identity and n_bytes <= KEPT_SHARE * self._free_bytes()
         found: list[tuple[list[Chunk], list[Batch]]] = []
         with contextlib.closing(self._ahead(source, groups, True)) as arriving:
             try:
@@ -193,7 +205,9 @@ class Torch(Engine):
         n_rows = sum(part.n_rows for each in parts for part in each)
         mean_bytes = 4 * source.n_features * n_rows // max(1, sum(map(len, parts))) or 1
         n_readers = min(READERS, n_threads()) if source.device == "cpu" else 1
-        n_ahead = min(4 * n_readers, max(1, AHEAD_BYTES // mean_bytes))
+        free = self._free_bytes()
+        ahead_bytes = min(AHEAD_BYTES, free // 8) if free else AHEAD_BYTES
+        n_ahead = min(4 * n_readers, max(1, ahead_bytes // mean_bytes))
         most_rows = max((part.n_rows for each in parts for part in each), default=0)
         slot_bytes = min(SLOT_BYTES, max(1, 8 * source.n_features * most_rows))
         ring = Ring(self._slots(slot_bytes), SLOTS * n_readers)

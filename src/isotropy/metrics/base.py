@@ -448,7 +448,7 @@ def repeated(values: Floats) -> list[list[int]]:
 
 
 def _seeded_basis(vectors: Floats, groups: list[list[int]], random: np.random.Generator) -> Floats:
-    """An orthonormal basis of each group's eigenspace, the same for any that `vectors` holds."""
+    """An orthonormal basis of each group's eigenspace, the same whichever `vectors` holds."""
     parts = []
     for group in groups:
         space = vectors[:, group]

@@ -145,7 +145,7 @@ class Repair(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, ABC):
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
         kept = open_checkpoint(checkpoint)
-        with using(engine):
+        with using(engine) as made, made.keeping():
             return self._learn(source, kept)
 
     def _learn(self, source: Source, checkpoint: Checkpoint | None) -> Self:

@@ -90,7 +90,7 @@ class PerGroup(Repair):
         source = self._source(X, sample_weight, reset=True)
         self._check_params()
         kept = open_checkpoint(checkpoint)
-        with using(engine):
+        with using(engine) as made, made.keeping():
             return self._learn(ByGroup(source, given(groups, source)), kept)
 
     def fit_source(self, source: Source, checkpoint: Checkpoint | None) -> int:

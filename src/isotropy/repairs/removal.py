@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +28,7 @@ from isotropy.threads import over_threads
 Side = Literal["top", "bottom"]
 SIDES = ("top", "bottom")
 STACKED = 1 << 28  # numbers of the matrices that a device holds at a time: 2 GB
+MERGED_AT_ONCE = 4  # runs of clusters, of which each makes one matrix
 
 
 @dataclass(eq=False, repr=False)
@@ -180,15 +182,14 @@ def cluster_directions(
 
 
 def merged(parts: list[Moments]) -> Moments:
-    """The moments of all parts together, which are merged two by two, in threads."""
+    """The moments of all parts together; a few threads merge the same runs of them in any case."""
 
-    def joined(start: int) -> Moments:
-        one, *other = parts[start : start + 2]
-        return copy.copy(one).merge(*other) if other else one
+    def joined(run: list[Moments]) -> Moments:
+        return functools.reduce(Moments.merge, run[1:], copy.copy(run[0]))
 
-    while len(parts) > 1:
-        parts = over_threads(joined, range(0, len(parts), 2))
-    return parts[0]
+    height = -(-len(parts) // MERGED_AT_ONCE)
+    starts = range(0, len(parts), height)
+    return joined(over_threads(joined, [parts[start : start + height] for start in starts]))
 
 
 def remove(rows: Array, mean: Array, components: Array, out: Array) -> None:

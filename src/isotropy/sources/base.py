@@ -24,6 +24,7 @@ CHUNK_BYTES = 1 << 26
 LEAST_ELEMENTS = 1 << 21  # of a chunk of rows that are read by number
 N_CHUNKS = 32  # or a multiple of it, so that runs of chunks are of equal size
 COARSE = 32  # times the default number of rows, for rows in memory that are not copied
+MOST_COARSE = 1 << 23  # rows of narrow chunks: labels take memory, and exact products stay exact
 Room = Callable[[tuple[int, int], str], NDArray[Any]]  # memory for rows of a shape and dtype
 PICKED_ELEMENTS = 1 << 23  # of a chunk of picked rows: 32 MB of float32
 
@@ -280,9 +281,11 @@ class ArraySource(Source):
         yield batch
 
     def coarse(self) -> ArraySource:
-        if self.dtype not in ("float32", "float64") or self.skip_bad_rows:
+        weightless = self.weights is not None and not self.weights.all()
+        if self.dtype not in ("float32", "float64") or self.skip_bad_rows or weightless:
             return self  # whose chunks are copied
-        found, many = copy.copy(self), COARSE * default_rows(self.n_features)
+        found, usual = copy.copy(self), default_rows(self.n_features)
+        many = max(usual, min(COARSE * usual, MOST_COARSE))
         n_chunks = -(-self.n_samples // many) if self.device == "cpu" else 1
         found.chunk_rows = self.chunk_rows or -(-self.n_samples // n_chunks)
         all_seen = self._finite.issuperset(self.chunks())
