@@ -322,8 +322,8 @@ def label_sums(
     if is_tensor(X):
         member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
         height = max(1, WIDENED // (n_sets * n_labels))  # rows that a copy in float64 is made of
-        parts = (member[start : start + height] for start in range(0, n, height))
-        weights = sum(xp.sum(part, axis=0, dtype=xp.float64) for part in parts)
+        pieces = [member[start : start + height] for start in range(0, max(n, 1), height)]
+        weights = sum(xp.sum(piece, axis=0, dtype=xp.float64) for piece in pieces)
         sums = double(xp.reshape(member, (n, -1)).T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
         member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w
