@@ -1,4 +1,4 @@
-"""Write a large file of float32 vectors, in constant memory and from a seed.
+"""Write a large file of float32 vectors from a seed.
 
     python benchmarks/make_vectors.py OUT.npy [--rows 10000000] [--features 256] [--parquet DIR]
 
@@ -22,7 +22,7 @@ BLOCK = 10_000
 def fill(X: np.ndarray, seed: int = 0) -> np.ndarray:
     """Fill X with drifted, anisotropic rows in 40 clusters.
 
-    Each block has a seed of its own, so any thread can make it.
+    Each block has a generator of its own, so any thread can make it.
     """
     n, d = X.shape
     random = np.random.default_rng(seed)

@@ -16,11 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from make_vectors import write
-
 from isotropy._version import __version__
 
 MEGABYTE = 1_000_000
+MAKE_VECTORS = Path(__file__).with_name("make_vectors.py")
 
 
 def main() -> None:
@@ -44,7 +43,9 @@ def main() -> None:
     ]
     for n in options.rows:
         path = work / f"{n}.npy"
-        write(path, n, options.features)
+        make = [sys.executable, MAKE_VECTORS, path, "--rows", str(n)]
+        make += ["--features", str(options.features)]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
         page, memory, seconds = reported(path, work)
         size = path.stat().st_size / MEGABYTE
         lines.append(f"| {n:,} | {size:,.0f} | {page:.2f} | {memory:,.0f} | {seconds:.0f} |")
@@ -54,7 +55,10 @@ def main() -> None:
 
 
 def reported(path: Path, work: Path) -> tuple[float, float, float]:
-    """Size of the page in MB, peak memory in MB, and seconds."""
+    """Size of the page in MB, peak memory in MB, and seconds.
+
+    The peak that the system gives is at least the size of this process when it starts the other.
+    """
     repair, page = work / "repair.safetensors", work / "page.html"
     isotropy = [sys.executable, "-m", "isotropy"]
     fit = [*isotropy, "repair", path, "--method", "center", "--save", repair, "--overwrite"]

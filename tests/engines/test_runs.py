@@ -179,6 +179,10 @@ def test_larger_chunks_of_narrow_rows_have_exact_products_as_small_ones_do():
     assert all(exact_products(MOST_COARSE, n_features) for n_features in range(1, 16))
     narrow = ArraySource(np.broadcast_to(np.float32(1), (3 * MOST_COARSE, 8))).coarse()
     assert max(chunk.n_rows for chunk in narrow.chunks()) == MOST_COARSE
+    uneven = ArraySource(np.broadcast_to(np.float32(1), (2 * MOST_COARSE + 1, 8))).coarse()
+    sizes = [chunk.n_rows for chunk in uneven.chunks()]
+    assert len(sizes) == 3
+    assert max(sizes) - min(sizes) <= 2
 
 
 def test_what_a_pass_has_looked_at_first_is_one_block(X, monkeypatch):

@@ -332,6 +332,31 @@ def test_a_call_within_another_leaves_the_rows_where_they_are(X, tmp_path, engin
     assert engine._held is None
 
 
+def test_calls_in_several_threads_keep_rows_until_the_last_one_ends(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    np.save(tmp_path / "x.npy", X)
+    one, other = engine.keeping(), engine.keeping()
+    one.__enter__()
+    other.__enter__()
+    seen(isotropy.open(tmp_path / "x.npy"), engine)
+    one.__exit__(None, None, None)
+    assert engine._held is not None
+    other.__exit__(None, None, None)
+    assert engine._held is None
+    seen(isotropy.open(tmp_path / "x.npy"), engine)
+    assert engine._held is None
+
+
+def test_a_file_that_is_gone_is_named(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    source = isotropy.open(path, chunk_rows=100)
+    path.unlink()
+    with engine.keeping(), pytest.raises(InputError, match="there is no file"):
+        list(engine._kept(source, [source.chunks()]))
+
+
 def test_rows_of_a_file_that_changed_are_not_taken_from_the_device(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
     path = tmp_path / "x.npy"

@@ -237,6 +237,7 @@ def test_moments_of_many_clusters_are_merged_with_few_matrices_at_a_time(X, monk
         return found
 
     monkeypatch.setattr(linalg, "sum_with_outer", counted)
+    monkeypatch.setattr(threads, "n_threads", lambda: 8)
     whole, expected = removal.merged(parts), Moments().update(X)
     assert len(most) == len(parts) - 1
     assert max(most) <= 2 * removal.MERGED_AT_ONCE

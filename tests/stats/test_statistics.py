@@ -13,6 +13,7 @@ from isotropy.kernels import SUMMED_ROWS
 from isotropy.metrics import isoscore
 from isotropy.stats import ClusterMoments, ClusterSums, Directions, LogPartition, Moments, Sample
 
+from ..on_device import as_device
 from ..tolerances import of_sum
 
 
@@ -86,6 +87,18 @@ def test_log_partition_equals_logsumexp_at_any_scale(scale, center):
     np.testing.assert_allclose(found.log_plus, logsumexp(scores, 0, b=w[:, None]), **close)
     np.testing.assert_allclose(found.log_minus, logsumexp(-scores, 0, b=w[:, None]), **close)
     assert found.weight == pytest.approx(w.sum())
+
+
+def test_a_basis_is_beside_the_rows_only_during_the_pass():
+    torch = pytest.importorskip("torch", reason="makes tensors")
+    partition = LogPartition(np.eye(6))
+    with as_device():
+        partition.update(torch.from_numpy(rows()))
+        copied = partition._basis_there
+        partition.update(torch.from_numpy(rows()))
+    assert copied is not None
+    assert partition._basis_there is copied
+    assert partition.to_host()._basis_there is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -97,7 +98,8 @@ class Torch(Engine):
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
         self.joins_chunks = self.device.type != "cpu"
-        self._keeps = False
+        self._lock = threading.Lock()
+        self._n_keeping = 0  # calls that now keep rows, in any thread
         self._held: tuple[Any, list[tuple[list[Chunk], list[Batch]]]] | None = None
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
@@ -139,13 +141,15 @@ class Torch(Engine):
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
         """Within, the rows of a file that fits stay on the device from one pass to the next."""
-        outer, self._keeps = self._keeps, True
+        with self._lock:
+            self._n_keeping += 1
         try:
             yield
         finally:
-            self._keeps = outer
-            if not outer:
-                self._held = None
+            with self._lock:
+                self._n_keeping -= 1
+                if not self._n_keeping:
+                    self._held = None
 
     def _kept(
         self, source: Source, groups: list[list[Chunk]]
@@ -157,7 +161,7 @@ class Torch(Engine):
         held, self._held = self._held, None
         n_bytes = 8 * source.n_samples * source.n_features
         fits = held is not None or n_bytes <= KEPT_SHARE * self._free_bytes()
-        identity = (source.identity() or {}) if self._keeps and fits else {}
+        identity = (source.identity() or {}) if self._n_keeping and fits else {}
         key = [identity, groups]
         if held is not None and held[0] == key:
             yield from held[1]

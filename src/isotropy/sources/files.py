@@ -225,7 +225,7 @@ class FileSource(Source):
     def identity(self) -> dict[str, Any]:
         return {
             "kind": self.files[0].kind,
-            "files": [[file.path, *file.now()[:2]] for file in self.files],
+            "files": [stamped(file) for file in self.files],
             "n_samples": self.n_samples,
             "n_features": self.n_features,
             "column": [self.asked, self.column],
@@ -266,6 +266,12 @@ def parse_origin(text: str, where: str) -> dict[str, Any]:
 def wide(dtype: str) -> bool:
     """Whether rows of this dtype are computed in float64; see linalg.native."""
     return dtype != "bfloat16" and linalg.native(np.empty(0, dtype)).dtype == np.float64
+
+
+def stamped(file: File) -> list[Any]:
+    """The path of a file, and what tells whether it is still the same."""
+    with read_errors(file.path, file.kind):
+        return [file.path, *file.now()[:2]]
 
 
 def expect_unchanged(file: File) -> None:
