@@ -2,8 +2,9 @@
 
     python benchmarks/accuracy.py [--rows 40000] [--features 768] [--threads 2]
 
-The reference uses float64 throughout, numpy alone, and all rows at once. Errors are relative to the
-largest value of each metric; those of float64 rows are of the same rows in double precision.
+The reference uses float64 throughout, numpy and scipy alone, and all rows at once. Errors are
+relative to the largest value of each metric; those of float64 rows are of the same rows in double
+precision.
 """
 
 from __future__ import annotations

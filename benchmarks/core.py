@@ -20,13 +20,52 @@ import time
 
 import numpy as np
 from make_vectors import vectors
-from timing import add_threads, limit_threads, peak_memory, profile, row, seconds, target
+from timing import (
+    add_threads,
+    limit_threads,
+    operations,
+    peak_memory,
+    profile,
+    row,
+    seconds,
+    target,
+)
 
 import isotropy
+from isotropy import checks, kmeans, lapack, linalg
+from isotropy.engines.base import Partial
+from isotropy.kmeans import Points
+from isotropy.stats import LogPartition, Moments
+from isotropy.stats.moments import RawSums
 from isotropy.threads import n_threads, one_blas_thread
 
 FEW_THREADS = 2  # up to which the targets of two cores count, above it those of 16
 MANY_ROWS = 2_000_000
+
+OF_MEASURE = {  # what is timed by --profile
+    "symmetric products": (linalg, "add_product"),
+    "products with the basis": (LogPartition, "_update"),
+    "exponentials and their sums": (linalg, "exp_sums"),
+    "subtraction of the origin, norms, sums": (linalg, "shifted_sums"),
+    "sums of unit rows": (linalg, "unit_sums"),
+    "sums about each run's own mean": (RawSums, "fill"),
+    "merging the runs": (Partial, "merge"),
+    "check for NaN": (checks, "finite"),
+    "decompositions": (linalg, "eigh"),
+    "rest of both passes": (Partial, "add"),
+}
+OF_CLUSTERS = {
+    "symmetric products": (linalg, "add_product"),
+    "subtraction of the origin, norms, sums": (linalg, "shifted_sums"),
+    "gathering the rows of a cluster": (linalg, "gathered"),
+    "distances to centroids": (linalg, "nearest_about"),
+    "sums by cluster": (linalg, "label_sums"),
+    "k-means on the sample: starts": (kmeans, "plus_plus"),
+    "k-means on the sample: steps": (Points, "_sums_of"),
+    "merging": (Moments, "_merge"),
+    "directions of clusters": (lapack, "eigh_between"),
+    "rest of the passes": (Partial, "add"),
+}
 
 
 def measure_target(n: int) -> float:
@@ -39,7 +78,8 @@ def measure_target(n: int) -> float:
 def time_measure(X: np.ndarray, slow: bool, peers: bool) -> None:
     d = X.shape[1]
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((d, d)))[0].astype(np.float32)
-    symmetric = seconds(lambda: X.T @ X)
+    square = np.empty((d, d), X.dtype)
+    symmetric = seconds(lambda: np.matmul(X.T, X, out=square))
     product = seconds(lambda room: np.matmul(X, basis, out=room), room=np.empty_like(X))
     floor = symmetric + product
     row("floor: symmetric product", symmetric)
@@ -142,10 +182,14 @@ def show_parts(X: np.ndarray) -> None:
     products = (X.T @ X).astype(np.float64)
     with one_blas_thread():
         row("  bare decomposition, one thread", seconds(lambda: np.linalg.eigh(products)))
+    print("isotropy.measure, core seconds by operation")
+    operations(lambda: isotropy.measure(X), OF_MEASURE)
     print("ClusterRemoval(27, 12), its passes")
     fitted: list[isotropy.ClusterRemoval] = []
     profile(lambda: fitted.append(isotropy.ClusterRemoval(random_state=0).fit(X)))
     row("  transform", seconds(lambda: fitted[0].transform(X), 1))
+    print("ClusterRemoval(27, 12).fit, core seconds by operation")
+    operations(lambda: isotropy.ClusterRemoval(random_state=0).fit(X), OF_CLUSTERS)
 
 
 def memory(task: str, n: int, d: int) -> float:

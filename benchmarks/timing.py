@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import re
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -57,6 +62,44 @@ def profile(function, wait=lambda: None) -> None:
     for names, times in took.items():
         row(f"  {len(times)} x {names}", sum(times))
     row("  beside these passes", whole - sum(map(sum, took.values())), note=f"of {whole:.3f} s")
+
+
+def operations(function, places: dict[str, tuple[Any, str]]) -> None:
+    """Print core seconds by operation, in all threads: `places` has functions by what they do.
+
+    What an operation spends in another one counts there only. Cores that wait are what is left.
+    """
+    from isotropy.threads import n_threads
+
+    took: dict[str, float] = dict.fromkeys(places, 0.0)
+    inner, lock = threading.local(), threading.Lock()
+
+    def timed(name, original):
+        @functools.wraps(original)
+        def run(*args, **options):
+            outside, inner.seconds = getattr(inner, "seconds", 0.0), 0.0
+            start = time.thread_time()
+            try:
+                return original(*args, **options)
+            finally:
+                whole = time.thread_time() - start
+                with lock:
+                    took[name] += whole - inner.seconds
+                inner.seconds = outside + whole
+
+        return run
+
+    with contextlib.ExitStack() as patched:
+        for name, (owner, attribute) in places.items():
+            run = timed(name, getattr(owner, attribute))
+            patched.enter_context(mock.patch.object(owner, attribute, run))
+        cpu, start = time.process_time(), time.perf_counter()
+        function()
+        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    for name, spent in sorted(took.items(), key=lambda item: -item[1]):
+        row(f"  {name}", spent)
+    row("  all else", cpu - sum(took.values()))
+    row("  cores that wait", n_threads() * wall - cpu, note=f"of {n_threads()} x {wall:.3f} s")
 
 
 def peak_memory() -> float:

@@ -157,7 +157,7 @@ def test_a_kernel_that_fails_is_reported_once_and_left_to_the_plain_form(monkeyp
     def broken(name):
         raise RuntimeError("no compiler")
 
-    kernels._unusable.cache_clear()
+    kernels._unusable.clear()
     monkeypatch.setattr(kernels, "_compiled", broken)
     monkeypatch.setattr(kernels, "fits", lambda X: True)
     scores = torch.zeros(3, 2)
@@ -169,4 +169,4 @@ def test_a_kernel_that_fails_is_reported_once_and_left_to_the_plain_form(monkeyp
         assert len(caplog.records) == 1
         assert "no compiler" in caplog.text
     finally:
-        kernels._unusable.cache_clear()
+        kernels._unusable.clear()

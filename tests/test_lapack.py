@@ -1,5 +1,6 @@
 """A few eigenvectors: those of numpy, found while other threads go on."""
 
+import ctypes
 import threading
 
 import numpy as np
@@ -40,6 +41,11 @@ def test_what_is_not_finite_is_refused():
     A[0, 0] = np.nan
     with pytest.raises(ValueError, match="infs or NaNs"):
         lapack.eigh_between(A, 0, 1)
+
+
+def test_the_routine_is_called_without_pythons_lock():
+    found = lapack._dsyevr()
+    assert found is None or not found._flags_ & ctypes._FUNCFLAG_PYTHONAPI
 
 
 def test_threads_give_the_same_digits():

@@ -117,3 +117,18 @@ def test_two_matrices_and_an_outer_product_are_added(place):
     a, b, root = (random.standard_normal(s) for s in ((150, 150), (150, 150), 150))
     found = linalg.to_numpy(linalg.sum_with_outer(place(a), place(b), place(root)))
     np.testing.assert_allclose(found, a + b + np.outer(root, root), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("K", [1, 300])
+def test_rows_are_compared_with_many_centroids_in_parts(K, monkeypatch):
+    random = np.random.default_rng(0)
+    X, C = random.standard_normal((1000, 5)), random.standard_normal((K, 5))
+    monkeypatch.setattr(linalg, "block_rows", lambda width: max(1, 3000 // width))
+    heights, compared = [], linalg._nearest
+    monkeypatch.setattr(linalg, "_nearest", lambda Y, C: heights.append(len(Y)) or compared(Y, C))
+    labels, distances = linalg.nearest_about(X, C)
+    expected = ((X[:, None] - C) ** 2).sum(axis=2)
+    assert max(heights) * K <= 2 * 3000
+    assert sum(heights) == len(X)
+    assert np.array_equal(labels, expected.argmin(axis=1))
+    assert np.allclose(distances, expected.min(axis=1), rtol=0, atol=1e-12 * expected.max())

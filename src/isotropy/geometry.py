@@ -99,15 +99,13 @@ def measure(
     needs = {need for name in names for need in METRICS[name].needs}
     values: dict[str, Any] = dict.fromkeys(names)
     bases = None
+    of_sample = [name for name in names if name in default and METRICS[name].needs == {"sample"}]
 
-    early = {name for name in default if METRICS[name].needs == {"sample"}}
-
-    def evaluate(statistics: Statistics, early_ones: bool) -> None:
-        for name in names:
-            if (name in early) is early_ones:
-                value = METRICS[name].evaluate or METRICS[name].on_request
-                assert value is not None
-                values[name] = value(statistics)
+    def evaluate(some: list[str], statistics: Statistics) -> None:
+        for name in some:
+            value = METRICS[name].evaluate or METRICS[name].on_request
+            assert value is not None
+            values[name] = value(statistics)
 
     with using(engine) as made, made.keeping():
         statistics = gather(
@@ -116,9 +114,9 @@ def measure(
             center=center,
             random_state=random_state,
             checkpoint=kept,
-            meanwhile=lambda statistics: evaluate(statistics, early_ones=True),
+            meanwhile=lambda statistics: evaluate(of_sample, statistics),
         )
-        evaluate(statistics, early_ones=False)
+        evaluate([name for name in names if name not in of_sample], statistics)
         if statistics.partition is not None:
             bases = isotropy_range(statistics.partition)
             warn_of_basis(statistics, "measure")

@@ -12,6 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from isotropy.checks import is_tensor
+from isotropy.errors import one_line
+
 R = TypeVar("R")
 Tensor = Any
 
@@ -24,6 +27,7 @@ COLUMNS = 256  # of scores that a program sums
 
 tl: Any = None  # triton.language, once there is a kernel to compile
 _log = logging.getLogger(__name__)
+_unusable: set[str] = set()  # names of fused forms that failed once in this process
 
 
 def symmetric_product(Y: Tensor) -> Tensor:
@@ -49,12 +53,18 @@ def shifted_sums(X: Tensor, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
     return _launched(_fused_shifted_sums, X, origin) if fits(X) and X.shape[1] <= WIDEST else None
 
 
+def fits_unit_sums(X: Any) -> bool:
+    """Whether there is a kernel for `unit_sums` of X, which copies no rows."""
+    usable = _fused_unit_sums.__name__ not in _unusable
+    return usable and is_tensor(X) and fits(X) and int(X.shape[1]) <= WIDEST
+
+
 def unit_sums(X: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """||x||^2 of every row, and the sums of u = x / ||x|| and of u^2 in float64.
 
     Zero rows have no u. Squares outside the range of float32 are the caller's business.
     """
-    return _launched(_fused_unit_sums, X) if fits(X) and X.shape[1] <= WIDEST else None
+    return _launched(_fused_unit_sums, X) if fits_unit_sums(X) else None
 
 
 def exp_sums(scores: Tensor, high: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -127,24 +137,20 @@ def _fused_exp_sums(scores: Tensor, high: Tensor | None) -> tuple[Tensor, Tensor
 
 def _launched(fused: Callable[..., R], *given: Any) -> R | None:
     """What a fused form returns; None if Triton is missing or does not compile it."""
-    if fused.__name__ in _unusable():
+    if fused.__name__ in _unusable:
         return None
     import torch
 
     try:
-        return fused(*given)
+        with torch.cuda.device_of(given[0]):  # Triton launches on the device that is current
+            return fused(*given)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler raises
-        _unusable().add(fused.__name__)
-        _log.warning("%s is slower than it could be: %s", fused.__name__, error)
+        _unusable.add(fused.__name__)
+        name = fused.__name__.removeprefix("_fused_")
+        _log.warning("the Triton kernel of %s cannot be used: %s", name, one_line(error))
         return None
-
-
-@functools.cache
-def _unusable() -> set[str]:
-    """Names of fused forms that failed once in this process."""
-    return set()
 
 
 @functools.cache

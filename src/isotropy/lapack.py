@@ -52,12 +52,12 @@ def eigh_between(symmetric: Floats, first: int, last: int) -> tuple[Floats, Floa
 def _dsyevr() -> Callable[..., None] | None:
     """The routine, which is called without Python's lock; None if its integers are not ints."""
     capsule: Any = cython_lapack.__pyx_capi__["dsyevr"]
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    name = name_of(capsule)
+    name_kind = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
+    pointer_kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    name = name_kind(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
+    pointer = pointer_kind(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
     kinds = [kind.strip() for kind in name.decode().partition("(")[2].rstrip(")").split(",")]
     integers = (3, 5, 8, 9, 11, 14, 15, 17, 18, 19, 20)
     if len(kinds) != 21 or any(kinds[i] != "int *" for i in integers):
         return None
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 21)(pointer_of(capsule, name))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 21)(pointer)

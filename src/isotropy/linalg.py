@@ -29,7 +29,7 @@ LARGE_PAGE = 1 << 21
 PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windows does not fork
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
-HELD_BYTES = 1 << 26  # of a room that is kept for the next block
+HELD_BYTES = 1 << 26  # of the largest room that is kept for the next block
 WIDENED = 1 << 24  # numbers that a device copies to float64 at a time, to sum them
 FEW_LABELS = 64  # up to which sums by label are a product
 OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
@@ -67,7 +67,7 @@ def native(X: Array) -> Array:
 
 
 def to_numpy(X: Array) -> NDArray[Any]:
-    """X as an array; what is large comes from a GPU into large pages, see `mapped`."""
+    """X as an array; large tensors are copied from a GPU into large pages, see `mapped`."""
     if not is_tensor(X):
         return np.asarray(X)
     X = X.detach()
@@ -322,7 +322,7 @@ def label_sums(
     if is_tensor(X):
         member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
         height = max(1, WIDENED // (n_sets * n_labels))  # rows that a copy in float64 is made of
-        pieces = [member[start : start + height] for start in range(0, max(n, 1), height)]
+        pieces = [member[start : start + height] for start in range(0, n, height)]
         weights = sum(xp.sum(piece, axis=0, dtype=xp.float64) for piece in pieces)
         sums = double(xp.reshape(member, (n, -1)).T @ X)
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
@@ -345,7 +345,7 @@ def label_sums(
 def by_label(labels: Array, n_labels: int) -> tuple[Array, NDArray[np.int64]]:
     """(numbers of the rows sorted by label, where in them each label begins and the last ends).
 
-    Rows of one label keep their order. It takes one copy from a device.
+    Rows of one label keep their order. On a device, this takes one copy to the host.
     """
     xp = namespace(labels)
     if n_labels <= np.iinfo(np.int16).max:
@@ -572,21 +572,24 @@ def gram_eigh(
     return np.concatenate([[top + coupling @ reflected[1:, 0]], values]), basis
 
 
-def nearest(X: Array, centroids: Array) -> tuple[Array, Array]:
-    """(index of the nearest centroid, squared distance to it) for every row."""
-    origin = centroids.mean(0)
-    return nearest_about(X - origin, centroids - origin)
-
-
 def nearest_label(rows: Array, centroids: Array) -> Array:
-    """Index of the nearest centroid for every row of a block."""
+    """Index of the nearest centroid for every row."""
     origin = centroids.mean(0)
     return nearest_about(shifted(rows, origin), centroids - origin)[0]
 
 
 def nearest_about(Y: Array, C: Array) -> tuple[Array, Array]:
-    """`nearest` for rows and centroids less a point in the middle of the centroids."""
-    xp = namespace(Y)
+    """(index of the nearest centroid, squared distance to it) for every row.
+
+    Rows and centroids are given less a point in the middle of the centroids. Where there are many
+    centroids, a part of the rows is compared at a time.
+    """
+    xp, (n, _) = namespace(Y), Y.shape
+    height = block_rows(len(C)) * (128 if is_tensor(Y) else 2)
+    if n > height:
+        parts = [nearest_about(Y[start : start + height], C) for start in range(0, n, height)]
+        labels, distances = zip(*parts, strict=True)
+        return xp.concat(labels), xp.concat(distances)
     exponent = exponent_of(largest(C))
     exponent = exponent if abs(exponent) > USUAL else 0
     labels, distances = _nearest(scaled(Y, exponent), scaled(C, exponent))

@@ -40,8 +40,8 @@ def one_blas_thread() -> Iterator[None]:
 class Limit:
     """One thread for some libraries, as long as a block asks for it.
 
-    threadpoolctl lets only the thread that was first change the limit of a process, and ignores the
-    others without a word, unless that is cleared.
+    threadpoolctl lets only the first thread that asks change the limit of a process, and ignores
+    other threads silently until that thread's claim is cleared.
     """
 
     def __init__(self) -> None:

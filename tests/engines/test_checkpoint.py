@@ -10,6 +10,8 @@ import pytest
 
 import isotropy
 from isotropy import engines, threads
+from isotropy.engines.base import runs
+from isotropy.engines.checkpoint import PassFolder
 from isotropy.errors import InputError
 
 METRICS = ("isoscore", "mean_cosine", "mean_norm_ratio", "singular_values", "partition_isotropy")
@@ -49,6 +51,20 @@ def test_measure_goes_on_and_reads_only_what_was_left(
     # the read that failed, and those of the other threads that were not finished then
     n_lost = len(first.read_chunks) + len(then.read_chunks) - 2 * n_chunks
     assert 1 <= n_lost <= 1 + threads.n_threads()
+
+
+def test_runs_share_the_time_for_writing_states(path, tmp_path, monkeypatch):
+    source = isotropy.open(path, chunk_rows=60)
+    monkeypatch.setattr("isotropy.engines.checkpoint.SAVING_SHARE", float("inf"))
+    written, write = [], PassFolder._write
+    monkeypatch.setattr(
+        PassFolder, "_write", lambda *given: written.append(given[1].name) or write(*given)
+    )
+    n_runs = len(runs(source.chunks(), source.n_features))
+    assert len(source.chunks()) > n_runs
+    isotropy.measure(source, ["mean_cosine"], checkpoint=tmp_path / "kept")
+    # the first chunks of runs that begin before any state is written, and the end of each run
+    assert len(written) <= threads.n_threads() + n_runs + written.count("settled.safetensors")
 
 
 @pytest.mark.parametrize("fail_at", [3, 30, 60])

@@ -14,6 +14,7 @@ import isotropy
 from isotropy import engines
 from isotropy.engines import base
 from isotropy.engines.base import PassCheckpoint, Tree, fresh, runs
+from isotropy.engines.dask import executing
 from isotropy.sources import SourceView
 from isotropy.stats import Directions, LogPartition, Moments, Sample
 from isotropy.threads import one_blas_thread
@@ -135,6 +136,37 @@ def test_tasks_are_spread_over_workers_from_the_start(path, tmp_path, monkeypatc
     finally:
         engine.close()
     assert found.n_chunks == 2
+
+
+def failing(source, folder):
+    """The source whose first chunk fails while another is being read, which goes on for a while."""
+
+    class Failing(SourceView):
+        def read(self, chunk):
+            if chunk.first_row == 0:
+                end = time.monotonic() + 60
+                while not os.listdir(folder) and time.monotonic() < end:
+                    time.sleep(0.01)
+                raise ValueError("in the middle")
+            with open(os.path.join(folder, str(chunk.first_row)), "w"):
+                pass
+            time.sleep(2)
+            yield from source.read(chunk)
+
+    return Failing(source)
+
+
+@pytest.mark.slow
+def test_nothing_is_running_after_an_error(path, tmp_path):
+    (tmp_path / "begun").mkdir()
+    source = failing(isotropy.open(path, chunk_rows=1000), str(tmp_path / "begun"))
+    engine = engines.named("dask", n_workers=2)
+    try:
+        with pytest.raises(ValueError, match="in the middle"):
+            engine.reduce(source, [Directions()], PassCheckpoint(), lambda n_rows: None)
+        assert engine._waited_for(engine._begun(executing(engine.client))) == set()
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("chunk_rows", [500, 90])

@@ -1,9 +1,12 @@
 """Rows on their way to a device, with memory of this machine as the device."""
 
+import contextvars
+import gc
 import itertools
 import os
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -13,10 +16,12 @@ import pytest
 import isotropy
 from isotropy import engines, metrics
 from isotropy.engines.base import PassCheckpoint, fresh
+from isotropy.engines.checkpoint import Checkpoint
 from isotropy.engines.local import Local
+from isotropy.engines.passes import Peeked
 from isotropy.errors import InputError
 from isotropy.sources import Batch, Chunk, joined, open_sink
-from isotropy.stats import Sample
+from isotropy.stats import Moments, Sample
 from isotropy.threads import ahead
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -108,6 +113,11 @@ def rows_of(found):
 def seen(source, engine):
     with engines.using(engine):
         return rows_of(engines.reduce(source, [Sample(100_000)]).states[0])
+
+
+def kept(source, engine):
+    with engine.keeping():
+        return seen(source, engine)
 
 
 def saved(X, folder, kind):
@@ -335,16 +345,65 @@ def test_a_call_within_another_leaves_the_rows_where_they_are(X, tmp_path, engin
 def test_calls_in_several_threads_keep_rows_until_the_last_one_ends(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
     np.save(tmp_path / "x.npy", X)
-    one, other = engine.keeping(), engine.keeping()
-    one.__enter__()
-    other.__enter__()
-    seen(isotropy.open(tmp_path / "x.npy"), engine)
-    one.__exit__(None, None, None)
-    assert engine._held is not None
-    other.__exit__(None, None, None)
+    source = isotropy.open(tmp_path / "x.npy")
+    with ThreadPoolExecutor(1) as other, engine.keeping():
+        seen(source, engine)
+        held = engine._held
+        assert held is not None
+        other.submit(seen, source, engine).result()  # without keeping: it leaves the rows alone
+        assert engine._held is held
+        other.submit(kept, source, engine).result()
+        assert engine._held is not None
     assert engine._held is None
-    seen(isotropy.open(tmp_path / "x.npy"), engine)
+    seen(source, engine)
     assert engine._held is None
+
+
+def test_a_pass_outside_of_calls_that_keep_rows_keeps_none(X, tmp_path, engine):
+    engine.free_bytes = 1 << 40
+    np.save(tmp_path / "x.npy", X)
+    source = isotropy.open(tmp_path / "x.npy", chunk_rows=100)
+    another = contextvars.Context()  # as in another thread, where no call keeps rows
+    with engine.keeping():
+        passing = engine._kept(source, [source.chunks()])
+        _, batches = another.run(next, passing)
+        another.run(list, batches)
+    another.run(list, passing)
+    assert engine._held is None
+
+
+def test_a_pass_that_begins_again_has_the_same_updates(X, tmp_path, engine):
+    """The first chunk, which was looked at before the pass, is larger than what is joined."""
+    X = np.concatenate([X] * 40)
+    np.save(tmp_path / "x.npy", X)
+    source = isotropy.open(tmp_path / "x.npy", chunk_rows=len(X) // 2)
+    assert source.chunks()[0].n_rows * X.shape[1] * 4 > 2 * torch_engine.JOINED_BYTES
+
+    def found():
+        with engines.using(engine):
+            checkpoint = Checkpoint(tmp_path / "kept")
+            return engines.reduce(source, [Moments(exact=False)], checkpoint).states[0].state()
+
+    whole = found()
+    (tmp_path / "kept" / "pass-000" / "run-00000.safetensors").unlink()
+    again = found()
+    for name, value in whole.items():
+        assert np.array_equal(value, again[name]), name
+
+
+def test_the_first_rows_are_not_held_after_they_were_read(X, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    peeked = Peeked(isotropy.open(tmp_path / "x.npy", chunk_rows=100))
+    (batch,) = peeked.read(peeked.chunks()[0])
+    rows = weakref.ref(batch.rows)
+    del batch
+    gc.collect()
+    assert rows() is None
+
+
+def test_devices_without_an_engine_are_refused():
+    with pytest.raises(InputError, match="device must be a CPU or CUDA, got 'meta'"):
+        Torch("meta")
 
 
 def test_a_file_that_is_gone_is_named(X, tmp_path, engine):

@@ -193,6 +193,17 @@ def test_double_precision_is_for_all_rows_where_it_is_needed(change, dtype):
     assert counted.multiplications[torch.float64] >= 48 * 48 * 8192 / 2
 
 
+@pytest.mark.usefixtures("multiply")
+@pytest.mark.parametrize("others", ["zeros", "short"])
+def test_a_few_long_rows_decide_on_the_precision(others):
+    W = torch.zeros(8192, 32)
+    if others == "short":
+        W[torch.arange(8192), torch.arange(8192) % 32] = 1e-6
+    where = torch.randperm(8192, generator=torch.Generator().manual_seed(0))[-64:]  # not sampled
+    W[where] = conditioned((64, 32), 1e4) / 100
+    assert spectrum_error(W) < 1e-5
+
+
 def test_equal_singular_values_of_many_rows_share_their_targets():
     W = torch.linalg.qr(rows(6000, 8, seed=1)).Q.float().requires_grad_()
     F.spectrum_penalty(W, **POLYNOMIAL).backward()

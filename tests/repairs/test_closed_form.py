@@ -5,6 +5,7 @@ import pytest
 from sklearn.covariance import ledoit_wolf
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from isotropy import AllButTheTop, Center, ScaledCenter, Standardize, Whiten
 from isotropy.errors import IsotropyWarning, NotAffineError
@@ -117,6 +118,18 @@ def test_half_the_power_is_half_the_way(X):
 def test_fewer_components_are_the_first_principal_ones(X):
     expected = PCA(5, whiten=True).fit_transform(X)
     assert np.allclose(np.abs(Whiten("pca", n_components=5).fit_transform(X)), np.abs(expected))
+
+
+def test_whitening_does_not_depend_on_the_threads_of_blas():
+    X = np.random.default_rng(0).standard_normal((3000, 384)) @ np.diag(np.linspace(3, 0.1, 384))
+    found = []
+    for n_threads in (1, 2, 3):
+        with threadpool_limits(n_threads, user_api="blas"):
+            found.append(Whiten().fit(X))
+    assert found[0].shrinkage_ > 0
+    for other in found[1:]:
+        assert other.shrinkage_ == found[0].shrinkage_
+        assert np.array_equal(other.scale_, found[0].scale_)
 
 
 def test_shrinkage_is_that_of_ledoit_and_wolf():

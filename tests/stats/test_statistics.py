@@ -7,11 +7,19 @@ import pytest
 from scipy.special import logsumexp
 
 import isotropy
-from isotropy import linalg
+from isotropy import kernels, linalg
 from isotropy.errors import InputError
 from isotropy.kernels import SUMMED_ROWS
 from isotropy.metrics import isoscore
-from isotropy.stats import ClusterMoments, ClusterSums, Directions, LogPartition, Moments, Sample
+from isotropy.stats import (
+    ClusterMoments,
+    ClusterSums,
+    Directions,
+    LogPartition,
+    Moments,
+    Sample,
+    directions,
+)
 
 from ..on_device import as_device
 from ..tolerances import of_sum
@@ -87,6 +95,34 @@ def test_log_partition_equals_logsumexp_at_any_scale(scale, center):
     np.testing.assert_allclose(found.log_plus, logsumexp(scores, 0, b=w[:, None]), **close)
     np.testing.assert_allclose(found.log_minus, logsumexp(-scores, 0, b=w[:, None]), **close)
     assert found.weight == pytest.approx(w.sum())
+
+
+def test_a_zero_row_on_a_device_makes_copies_of_few_rows_only(monkeypatch):
+    torch = pytest.importorskip("torch", reason="makes tensors")
+    X = rows().astype(np.float32)
+    X[3] = 0
+    monkeypatch.setattr(linalg, "block_rows", lambda n_features: 10)
+    monkeypatch.setattr(directions, "ON_DEVICE", 2)
+    monkeypatch.setattr(directions, "UNCOPIED", 1000)
+    monkeypatch.setattr(kernels, "fits_unit_sums", lambda X: True)
+    scaled, heights = linalg.scaled, []
+
+    def counted(rows, exponent):
+        if rows.ndim == 2:
+            heights.append(len(rows))
+        return scaled(rows, exponent)
+
+    monkeypatch.setattr(linalg, "scaled", counted)
+    with as_device():
+        found = Directions(exact=False).update(torch.from_numpy(X)).to_host()
+    assert max(heights) == 20
+    assert sum(heights) == len(X)
+    expected = Directions(exact=True).update(X)
+    assert found.zero_rows == 1
+    for name, value in expected.state().items():
+        if name != "resolution" and name != "exact":
+            tolerance = of_sum(len(X))
+            np.testing.assert_allclose(found.state()[name], value, rtol=tolerance, atol=tolerance)
 
 
 def test_a_basis_is_beside_the_rows_only_during_the_pass():

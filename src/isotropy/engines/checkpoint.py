@@ -94,7 +94,7 @@ class PassFolder(PassCheckpoint):
     ) -> None:
         self.folder, self.key, self.statistics = folder, key, statistics
         self.n_features = source.n_features
-        self.next_save: dict[int, float] = {}
+        self.next_save = 0.0
         self.made: list[Path] = []
 
     def settled(self, statistics: Sequence[Statistic]) -> list[Statistic] | None:
@@ -153,11 +153,11 @@ class PassFolder(PassCheckpoint):
     def save(self, run: int, partial: Partial, chunks: Sequence[Chunk]) -> None:
         start = time.monotonic()
         last = partial.n_chunks == len(chunks)
-        if not last and start < self.next_save.get(run, 0.0):
+        if not last and start < self.next_save:
             return
         self._write(self.folder / RUN_FILE.format(run), partial, _place(chunks))
         now = time.monotonic()
-        self.next_save[run] = now + SAVING_SHARE * (now - start)
+        self.next_save = now + SAVING_SHARE * (now - start)
 
     def _write(self, path: Path, partial: Partial, place: dict[str, int]) -> None:
         arrays = {

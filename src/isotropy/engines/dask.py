@@ -136,8 +136,8 @@ class Dask(Engine):
         saved.begin(len(groups))
         done = [finished(saved, i, mine) is not None for i, mine in enumerate(chunks)]
 
-        def submit(i: int, shared: Any) -> Any:
-            return self._merged(shared, groups[i], priority=-i)
+        def submit(i: int, shared: Any) -> list[Any]:
+            return self._merging(shared, groups[i], priority=-i)
 
         merged = Tree(len(groups))
         todo = [i for i, is_done in enumerate(done) if not is_done]
@@ -149,13 +149,13 @@ class Dask(Engine):
                     saved.save(i, partial, mine)
                 report(sum(chunk.n_rows for chunk in mine))
                 merged.add(i, partial)
-        assert merged.total is not None
         return merged.total
 
-    def _merged(self, shared: Any, group: list[Sequence[Chunk]], priority: int) -> Any:
-        """The task that merges the runs of a group. What is of a group before it comes first."""
+    def _merging(self, shared: Any, group: list[Sequence[Chunk]], priority: int) -> list[Any]:
+        """The tasks that merge the runs of a group, with the result last."""
         options = {"pure": False, "priority": priority}
         states = self.client.map(run_state, [shared] * len(group), group, **options)
+        tasks = [*states]
         while len(states) > 1:
             some = [states[i : i + TOGETHER] for i in range(0, len(states), TOGETHER)]
             states = [
@@ -164,14 +164,15 @@ class Dask(Engine):
                 else each[0]
                 for each in some
             ]
-        return states[0]
+            tasks += states
+        return tasks
 
     def map(self, source: Source, function: RowFunction, sink: Any, report: Report) -> int:
         """Every chunk becomes a Parquet part, written by the worker that made it."""
         chunks = source.chunks()
 
-        def submit(i: int, shared: Any) -> Any:
-            return self.client.submit(part_written, shared, i, chunks[i], pure=False)
+        def submit(i: int, shared: Any) -> list[Any]:
+            return [self.client.submit(part_written, shared, i, chunks[i], pure=False)]
 
         n_skipped = 0
         numbers = range(len(chunks))
@@ -193,13 +194,15 @@ class Dask(Engine):
 
     @contextlib.contextmanager
     def _results(
-        self, parts: Sequence[int], submit: Callable[[int, Any], Any], *shared: Any
+        self, parts: Sequence[int], submit: Callable[[int, Any], list[Any]], *shared: Any
     ) -> Iterator[Iterator[Any]]:
         """The results of all parts in order; afterwards, no work is left running.
 
-        `submit` makes the task of a part from its number and what all tasks share.
+        `submit` makes the tasks of a part from its number and what all tasks share; the last of
+        them has its result.
         """
         futures: dict[int, Any] = {}
+        keys: set[str] = set()  # of all tasks: what is only needed for others is not held here
         fetching: dict[int, concurrent.futures.Future[Any]] = {}
         common = None
 
@@ -208,7 +211,8 @@ class Dask(Engine):
             try:
                 if common is None or common.status not in ("pending", "finished"):
                     common = self._shared(shared)
-                futures[part] = submit(part, common)
+                *others, futures[part] = submit(part, common)
+                keys.update(task.key for task in (*others, futures[part]))
                 fetching.pop(part, None)
             except ClusterError:
                 raise
@@ -245,7 +249,7 @@ class Dask(Engine):
                 begin(part)
             yield results()
         except BaseException:
-            self._stop(list(futures.values()))
+            self._stop(list(futures.values()), keys)
             raise
 
     def _shared(self, parts: tuple[Any, ...]) -> Any:
@@ -363,11 +367,13 @@ class Dask(Engine):
         with contextlib.suppress(OSError, concurrent.futures.CancelledError):
             self._waited_for(self._begun(executing(self.client)))
 
-    def _stop(self, futures: list[Any]) -> None:
-        """Stop what was started: a part that is being written must not outlive its folder."""
+    def _stop(self, futures: list[Any], keys: set[str]) -> None:
+        """Cancel the results, and wait until no task of these keys is running.
+
+        A part that is being written must not outlive its folder.
+        """
         if self.client.status in ("closing", "closed"):
             return
-        keys = {future.key for future in futures}
         with contextlib.suppress(ClusterError, OSError, concurrent.futures.CancelledError):
             self.client.cancel(futures)
             while keys & self._waited_for(self._begun(executing(self.client)), stopping=True):
@@ -514,7 +520,6 @@ def merged_states(shared: Any, *states: Packed) -> Packed:
     merged = Tree(len(states))
     for i, state in enumerate(states):
         merged.add(i, unpacked(state, statistics))
-    assert merged.total is not None
     return packed(merged.total, statistics)
 
 

@@ -56,7 +56,6 @@ class Local(Engine):
 
         with one_blas_thread():  # also for a single run: the same digits for any number of threads
             over_threads(follow, range(len(parts)), stopped.set)
-        assert done.total is not None
         return done.total
 
     def map(

@@ -118,11 +118,7 @@ def reduce(
     settled = saved.settled(statistics)
     if settled is None:
         peeked = Peeked(source)
-        first = peeked.first
-        if first is None:
-            settled = list(statistics)
-        else:
-            settled = [state.settled(first, source.n_samples) for state in statistics]
+        settled = peeked.settled(statistics)
         saved.settle(settled)
         source = peeked if engine.in_process else source
     try:
@@ -162,11 +158,17 @@ class Peeked(SourceView):
                     self.first = first
                     return
 
+    def settled(self, statistics: Sequence[Statistic]) -> list[Statistic]:
+        """The statistics as the first rows settle them."""
+        first = self.first
+        if first is None:
+            return list(statistics)
+        return [statistic.settled(first, self.n_samples) for statistic in statistics]
+
     def read(self, chunk: Chunk) -> Iterator[Batch]:
-        if self._rest is None or chunk != self._chunk:
+        if not self._has(chunk):
             return self.source.read(chunk)
-        rest, self._rest = self._rest, None
-        return itertools.chain(self._seen, rest)
+        return itertools.chain(*self._taken())
 
     def raw(self, chunk: Chunk, room: Room | None = None) -> Iterator[Batch]:
         return self.read(chunk) if self._has(chunk) else self.source.raw(chunk, room)
@@ -175,13 +177,23 @@ class Peeked(SourceView):
         return self.source.checked(chunk, batch)
 
     def split(self, chunk: Chunk, n_bytes: int) -> list[Chunk]:
-        return [chunk] if self._has(chunk) else self.source.split(chunk, n_bytes)
+        parts = self.source.split(chunk, n_bytes)
+        if self._has(chunk) and parts != [chunk]:
+            self._taken()  # its parts are read again, so that they are joined as in any other pass
+        return parts
 
     def identity(self) -> dict[str, Any] | None:
         return self.source.identity()
 
     def _has(self, chunk: Chunk) -> bool:
         return self._rest is not None and chunk == self._chunk
+
+    def _taken(self) -> tuple[list[Batch], Iterator[Batch]]:
+        """What was read of the first chunk, and the rest of it; nothing of it is kept here."""
+        assert self._rest is not None
+        seen, rest = self._seen, self._rest
+        self._seen, self._rest, self.first = [], None, None
+        return seen, rest
 
 
 def map_rows(source: Source, function: RowFunction, sink: Any) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from isotropy import linalg
 
 Tensor = Any
-SLOT_BYTES = 1 << 26  # read and copied at once, at most: threads of Python wait less often
+SLOT_BYTES = 1 << 26  # read and copied at once, at most: few large reads wait less for the lock
 
 
 class Copied(Protocol):

@@ -9,6 +9,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,8 @@ SLOTS = 2  # for each reader: it fills one while another is copied
 AHEAD_BYTES = 1 << 31  # of rows on the device that are not yet in use
 KEPT_SHARE = 0.5  # of free memory on the device, which rows may take from one pass to the next
 JOINED_BYTES = 1 << 29  # of rows that are worth an update: a device wants larger ones than a core
+
+_keeper: ContextVar[Any] = ContextVar("isotropy-keeper", default=None)  # see Torch.keeping
 
 Moved = tuple[Batch, Any]  # a batch on its way to the device, and an event that tells when
 
@@ -73,7 +76,7 @@ class Torch(Engine):
     Parameters
     ----------
     device : str
-        "cuda", "cuda:1", "cpu", ...; None is CUDA if available.
+        "cuda", "cuda:1" or "cpu"; None is CUDA if available.
     tf32 : bool
         Allow TF32 in matrix products of float32 rows. It is faster and keeps 10 bits of the
         mantissa: on one data set, metrics differed from the CPU's by up to 1.3e-4.
@@ -97,9 +100,13 @@ class Torch(Engine):
             raise InputError(
                 f"engine 'torch': device {name!r} cannot be used ({reason}). Use 'cpu'."
             ) from error
+        if self.device.type not in ("cpu", "cuda"):
+            raise InputError(
+                f"engine 'torch': device must be a CPU or CUDA, got {name!r}. Use 'cpu'."
+            )
         self.joins_chunks = self.device.type != "cpu"
         self._lock = threading.Lock()
-        self._n_keeping = 0  # calls that now keep rows, in any thread
+        self._n_keeping = 0  # calls within `keeping`, in any thread
         self._held: tuple[Any, list[tuple[list[Chunk], list[Batch]]]] | None = None
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
@@ -141,11 +148,13 @@ class Torch(Engine):
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
         """Within, the rows of a file that fits stay on the device from one pass to the next."""
+        token = _keeper.set(self)
         with self._lock:
             self._n_keeping += 1
         try:
             yield
         finally:
+            _keeper.reset(token)
             with self._lock:
                 self._n_keeping -= 1
                 if not self._n_keeping:
@@ -158,10 +167,13 @@ class Torch(Engine):
 
         Only rows of files are left there, and only within `keeping`.
         """
+        if _keeper.get() is not self:
+            yield from self._ahead(source, groups, True)
+            return
         held, self._held = self._held, None
         n_bytes = 8 * source.n_samples * source.n_features
         fits = held is not None or n_bytes <= KEPT_SHARE * self._free_bytes()
-        identity = (source.identity() or {}) if self._n_keeping and fits else {}
+        identity = (source.identity() or {}) if fits else {}
         key = [identity, groups]
         if held is not None and held[0] == key:
             yield from held[1]
@@ -185,11 +197,9 @@ class Torch(Engine):
             self._held = key, found
 
     def _free_bytes(self) -> int:
-        """Memory of the device that is not in use; zero where torch does not tell."""
+        """Memory of the device that is not in use."""
         import torch
 
-        if self.device.type != "cuda":
-            return 0
         free, _ = torch.cuda.mem_get_info(self.device)
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(free + cached)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -385,7 +385,7 @@ class Fits:
 
     def _fitted(self, candidate: Candidate, seed: int) -> Repair:
         repair = candidate.make(seed)
-        if isinstance(repair, SummedRepair) and _of_moments(repair):
+        if _of_moments(repair):
             return repair.fit_statistic(self.moments(candidate.level))
         if isinstance(repair, ClusterRemoval):
             return self._clustered(candidate.level, repair).with_components(repair)
@@ -411,7 +411,7 @@ class Fits:
         return self._clusters[key]
 
 
-def _of_moments(repair: Repair) -> bool:
+def _of_moments(repair: Repair) -> TypeGuard[SummedRepair]:
     """Whether the repair is computed from moments."""
     return isinstance(repair, SummedRepair) and repair.statistic is Moments
 

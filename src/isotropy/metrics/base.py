@@ -270,7 +270,7 @@ class Statistics:
     def dominated(self) -> bool:
         """Whether one direction holds so much of the variance that rounding hides the others."""
         S = self.scatter / self.moments.weight
-        trace, square = float(np.trace(S)), float(np.vdot(S, S))
+        trace, square = float(np.trace(S)), float(np.square(S).sum())
         return square > 0 and trace**2 / square - 1 < self.moments.resolution**0.4
 
     @cached_property
@@ -448,7 +448,7 @@ def repeated(values: Floats) -> list[list[int]]:
 
 
 def _seeded_basis(vectors: Floats, groups: list[list[int]], random: np.random.Generator) -> Floats:
-    """An orthonormal basis of each group's eigenspace, the same whichever `vectors` holds."""
+    """An orthonormal basis of each group's eigenspace, the same for any that `vectors` holds."""
     parts = []
     for group in groups:
         space = vectors[:, group]

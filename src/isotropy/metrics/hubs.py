@@ -11,7 +11,7 @@ from isotropy import checks, linalg
 from isotropy.errors import InputError, public
 from isotropy.linalg import Floats
 from isotropy.metrics.base import Statistics, all_rows, gather, metric
-from isotropy.threads import over_threads
+from isotropy.threads import over_blocks
 
 N_NEIGHBOURS = 10
 BLOCK_ELEMENTS = 1 << 24
@@ -47,7 +47,8 @@ def occurrences(rows: Any, weights: Floats | None = None, k: int = N_NEIGHBOURS)
             found = xp.argpartition(-scores, k - 1, axis=1)[:, :k]
         return np.bincount(found.ravel(), minlength=n)
 
-    counts: Floats = np.sum(over_threads(count, range(0, n, n_rows)), axis=0, dtype=np.float64)
+    found = over_blocks(count, range(0, n, n_rows), units)
+    counts: Floats = np.sum(found, axis=0, dtype=np.float64)
     return counts
 
 

@@ -10,7 +10,7 @@ from isotropy import checks, linalg
 from isotropy.linalg import Floats
 from isotropy.metrics.base import SAMPLE_ROWS, Statistics, all_rows, gather, metric
 from isotropy.metrics.cosine import ALL_WEIGHT
-from isotropy.threads import over_threads
+from isotropy.threads import over_blocks
 
 SAMPLED_ROWS = 2000
 BLOCK_ROWS = 256
@@ -38,9 +38,7 @@ def log_mean_potential(rows: Any, weights: Floats | None = None) -> float:
         return float(linalg.double(weight[part]) @ ahead)
 
     starts = range(0, units.shape[0], n_rows)
-    total = sum(
-        map(potential_of, starts) if checks.is_tensor(rows) else over_threads(potential_of, starts)
-    )
+    total = sum(over_blocks(potential_of, starts, rows))
     return float(np.log(max(total - float(w @ w), 0.0) / pairs)) if total > 0 else float("nan")
 
 

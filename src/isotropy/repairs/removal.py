@@ -28,7 +28,7 @@ from isotropy.threads import over_threads
 Side = Literal["top", "bottom"]
 SIDES = ("top", "bottom")
 STACKED = 1 << 28  # numbers of the matrices that a device holds at a time: 2 GB
-MERGED_AT_ONCE = 4  # runs of clusters, of which each makes one matrix
+MERGED_AT_ONCE = 4  # runs of clusters merged side by side, each into one matrix
 
 
 @dataclass(eq=False, repr=False)

@@ -172,7 +172,7 @@ def ledoit_wolf(moments: Moments) -> float:
     large-dimensional covariance matrices, 2004; the sum over rows is sum ||y||^4 in closed form.
     """
     n, S = moments.count, moments.scatter / moments.weight
-    square = float(np.vdot(S, S))
+    square = float(np.square(S).sum())  # not vdot, whose digits depend on BLAS threads
     distance = square - float(np.trace(S)) ** 2 / len(S)
     error = max(moments.centred_fourth / moments.weight - square, 0.0) / n
     return min(error / distance, 1.0) if distance > 0 else 1.0

@@ -133,7 +133,7 @@ class View:
         rows = np.ascontiguousarray(self.rows)
         with using("local"):
             centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
-        labels, _ = linalg.nearest(rows, linalg.like(centroids, rows))
+        labels = linalg.nearest_label(rows, linalg.like(centroids, rows))
         order = np.argsort(-np.bincount(labels, minlength=len(centroids)), kind="stable")
         found: NDArray[np.int64] = np.argsort(order)[labels]
         return found

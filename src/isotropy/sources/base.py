@@ -165,7 +165,7 @@ class Source(ABC):
     def raw(self, chunk: Chunk, room: Room | None = None) -> Iterator[Batch]:
         """What `read` yields, but with rows as stored, in memory that `room(shape, dtype)` gives.
 
-        A source that cannot do so reads as usual. What it leaves unchecked is up to `checked`.
+        A source that cannot do so reads as usual. `checked` does the checks that it leaves out.
         """
         return self.read(chunk)
 
@@ -218,11 +218,6 @@ class SourceView(Source):
     def bare(self) -> Self:
         view = copy.copy(self)
         view.source = self.source.bare()
-        return view
-
-    def coarse(self) -> Self:
-        view = copy.copy(self)
-        view.source = self.source.coarse()
         return view
 
 
@@ -346,9 +341,6 @@ class MappedSource(SourceView):
     ) -> None:
         super().__init__(source)
         self.transform, self.n_features = transform, n_features
-
-    def coarse(self) -> Self:
-        return self  # its chunks are new rows
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         for batch in self.source.read(chunk):

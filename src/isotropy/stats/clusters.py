@@ -21,7 +21,7 @@ from isotropy.stored import HALF_THE_DIGITS, Field
 from isotropy.threads import one_blas_thread, over_blocks
 
 EXACT_SUMS = 1 << 24  # multiply-adds an update may spend on float64 sums of float32 rows
-GATHERED = 1 << 21  # numbers of a cluster's rows that a thread gathers at a time
+GATHERED = 1 << 21  # elements of a cluster's rows that a thread gathers at a time
 GATHERED_ON_DEVICE = 1 << 27
 MOST_SPANS = 16  # that a cluster's rows of an update are split into
 LEAST_SPAN = 2048  # rows of one: more work than joining their sums
@@ -99,7 +99,7 @@ class ClusterSums(_PerCluster):
 
 @dataclass(frozen=True)
 class Span:
-    """Rows `start` to `stop`, counted by cluster, and the moments that they are added to."""
+    """Rows `start` to `stop` of those sorted by cluster, and the moments that they are added to."""
 
     cluster: int
     start: int

@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from isotropy import linalg
-from isotropy.checks import LARGEST_TOTAL, Array
+from isotropy import kernels, linalg
+from isotropy.checks import LARGEST_TOTAL, Array, is_tensor
 from isotropy.errors import InputError, public
 from isotropy.linalg import double
 from isotropy.stats.base import Statistic
@@ -16,6 +16,8 @@ from isotropy.stored import HALF_THE_DIGITS, Field
 
 EXACT_FEATURES = 16  # features up to which float32 rows are summed in float64 throughout
 EXACT_ELEMENTS = 1 << 21  # numbers up to which they are too
+ON_DEVICE = 64  # times as many rows are in a block on a device, which copies them
+UNCOPIED = 1024  # and as many if a kernel reads them in place
 USUAL_NORMS = 500  # norms between 2^-500 and 2^500 are summed as they are
 
 
@@ -138,7 +140,8 @@ class Directions(Statistic):
         for name in ("totals", "extremes", "unit_sum", "unit_square_sum"):
             setattr(self, name, linalg.place(getattr(self, name), X))
         exact = summed_exactly(*X.shape) if self.exact is None else bool(self.exact)
-        for _, rows, weight in linalg.blocks(X, w, on_device=1024):  # which keeps no copy of them
+        fused = w is None and not exact and kernels.fits_unit_sums(X)
+        for _, rows, weight in linalg.blocks(X, w, on_device=UNCOPIED if fused else ON_DEVICE):
             rows = double(rows) if exact else rows
             weight = None if weight is None else linalg.like(weight, rows)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -148,13 +151,23 @@ class Directions(Statistic):
 
     def _add(self, rows: Array, w: Array | None) -> None:
         xp = linalg.namespace(rows)
-        norms, unit_sum, unit_square_sum = linalg.unit_sums(rows, w)
+        found = linalg.unit_sums(rows, w)
         low, high = linalg.usual(rows)
-        least, most = xp.stack((norms.min(), norms.max())).tolist()
-        exponents: Any = 0
-        if not low < least <= most < high:
-            exponents = linalg.row_exponents(rows)
-            norms, unit_sum, unit_square_sum = linalg.unit_sums(linalg.scaled(rows, exponents), w)
+        least, most = xp.stack((found[0].min(), found[0].max())).tolist()
+        if low < least <= most < high:
+            self._include(found, w, 0)
+            return
+        height = linalg.block_rows(rows.shape[1]) * (ON_DEVICE if is_tensor(rows) else 1)
+        for start in range(0, rows.shape[0], height):
+            part = slice(start, start + height)
+            mine, exponents = None if w is None else w[part], linalg.row_exponents(rows[part])
+            scaled = linalg.scaled(rows[part], exponents)
+            self._include(linalg.unit_sums(scaled, mine), mine, exponents)
+
+    def _include(self, found: tuple[Array, ...], w: Array | None, exponents: Any) -> None:
+        """Add `unit_sums` of rows divided by 2^exponents, which are one for each row or for all."""
+        norms, unit_sum, unit_square_sum = found
+        xp = linalg.namespace(norms)
         self.unit_sum = self.unit_sum + unit_sum
         self.unit_square_sum = self.unit_square_sum + unit_square_sum
         seen = norms > 0

@@ -58,5 +58,5 @@ class Clustering(LabelledTask):
         rows = self.rows_of(X, self.members[items, 0])
         true = self.labels[items]
         centroids = kmeans(as_source(rows), len(np.unique(true)), self.seed)
-        found, _ = linalg.nearest(rows, centroids)
+        found = linalg.nearest_label(rows, linalg.like(centroids, rows))
         return VMeasure(found, true)
