@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from timing import limit_threads
 
 from isotropy.errors import IsotropyWarning
 from isotropy.evidence.advice import percent
@@ -67,8 +68,7 @@ def main() -> None:
     if options.before:
         print("\n".join(speeds(Path(options.before), Path(options.work))))
         return
-    if options.threads:
-        set_threads(options.threads)
+    limit_threads(options.threads)
     work = Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
     wanted = options.only or [f"{m}:{t}" for t in options.tasks for m in MODELS]
@@ -88,13 +88,6 @@ def main() -> None:
                 sys.exit(f"failed, and not in the table: {', '.join(failed)}")
     if not options.alone:
         write(work, Path(options.out))
-
-
-def set_threads(n_threads: int) -> None:
-    """Start again with this many threads, unless it was done: BLAS reads them when it is loaded."""
-    wanted = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(n_threads))
-    if not wanted.items() <= os.environ.items():
-        sys.exit(subprocess.run(sys.orig_argv, env=os.environ | wanted).returncode)
 
 
 def path_of(work: Path, name: str) -> Path:

@@ -4,7 +4,7 @@
         [--parts measure clusters compare files] [--file-bytes 4e9] [--folder /tmp]
 
 The floor of `measure` is a bare float32 symmetric product plus a bare product on the device. Every
-time is the best of three after a warm-up, with the device synchronised. `compare` compares the
+time is the best of four, for clusters of two, with the device synchronised. `compare` compares the
 device's numbers with the CPU's on the first rows. `files` measures a .npy file in the page cache;
 its floor is the slower of bare reads, by as many threads, and of bare copies of page-locked memory
 to the device. Its rate is what is read of the file per second. A file that fits is read in the
@@ -20,9 +20,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import threadpoolctl
 import timing
 import torch
+from timing import add_threads, limit_threads, target
 
 import isotropy
 from isotropy.engines import reduce, using
@@ -67,12 +67,6 @@ def row(name: str, value: float, unit: str = "s", note: str = "") -> None:
     print(f"{name:58} {value:10.4f} {unit:3} {note}", flush=True)
 
 
-def met(value: float, target: float, least: bool = False) -> str:
-    """The target, and whether it is met."""
-    reached = value >= target if least else value <= target
-    return f"(target {target:g}: {'met' if reached else 'not met'})"
-
-
 def time_measure(X: torch.Tensor) -> None:
     d = X.shape[1]
     basis = torch.linalg.qr(torch.randn(d, d, device="cuda"))[0]
@@ -87,7 +81,7 @@ def time_measure(X: torch.Tensor) -> None:
     row("copy of the rows on the device", copy)
     ours = seconds(lambda: isotropy.measure(X))
     ratio = ours / floor
-    row("isotropy.measure", ours, note=f"{ratio:.2f} of the floor {met(ratio, 1.25)}")
+    row("isotropy.measure", ours, note=f"{ratio:.2f} of the floor {target(ratio, 1.25)}")
     fast = seconds(lambda: isotropy.measure(X, engine=Torch("cuda", tf32=True)))
     row("isotropy.measure, TF32", fast, note=f"{fast / floor:.2f} of the floor")
 
@@ -95,9 +89,9 @@ def time_measure(X: torch.Tensor) -> None:
 def time_clusters(X: torch.Tensor) -> None:
     fitted = []
     fit = seconds(lambda: fitted.append(isotropy.ClusterRemoval().fit(X)), 1)
-    row("ClusterRemoval(27, 12).fit", fit, note=met(fit, 0.5))
+    row("ClusterRemoval(27, 12).fit", fit, note=target(fit, 0.5))
     transform = seconds(lambda: fitted[0].transform(X), 1)
-    row("ClusterRemoval(27, 12).transform", transform, note=met(transform, 0.12))
+    row("ClusterRemoval(27, 12).transform", transform, note=target(transform, 0.12))
 
 
 def flat(geometry: isotropy.Geometry) -> dict[str, np.ndarray]:
@@ -210,7 +204,7 @@ def time_files(n_bytes: int, d: int, folder: str) -> None:
         for name, torch_engine.KEPT_SHARE, n_read in ways:
             took = seconds(lambda: isotropy.measure(path, engine=engine))
             rate = n_read * n_bytes / took / 1e9
-            note = f"{rate / floor:.2f} of the slower {met(rate / floor, 0.8, least=True)}"
+            note = f"{rate / floor:.2f} of the slower {target(rate / floor, 0.8, least=True)}"
             row(f"isotropy.measure, {name}: {took:.3f} s", rate, "GB/s", note)
         torch_engine.KEPT_SHARE = share
 
@@ -242,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--features", type=int, default=768)
-    parser.add_argument("--threads", type=int, help="threads of BLAS and readers of files")
+    add_threads(parser)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--file-bytes", type=float, default=4e9)
     parser.add_argument("--folder", help="where the file is written; default: the system's")
@@ -250,10 +244,7 @@ def main() -> None:
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/gpu.py needs a CUDA device, and there is none.")
-    if args.threads:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
-        torch.set_num_threads(args.threads)
-        threadpoolctl.threadpool_limits(args.threads)
+    limit_threads(args.threads)
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, {n_threads()} threads")
     if args.profile or set(args.parts) - {"files"}:

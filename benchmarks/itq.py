@@ -11,13 +11,13 @@ its ratio to the fit on all rows (at most 50 steps each), and the memory that th
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from timing import peak_memory
 
 from isotropy.repairs import Rotate
 
@@ -26,14 +26,9 @@ BLOCK = 8192
 
 def learned(path: Path, max_samples: int) -> tuple[np.ndarray, float]:
     """The rotation, and the megabytes by which the process grew."""
-    start = peak()
+    start = peak_memory()
     rotation = Rotate(max_samples=max_samples).fit(path).rotation_
-    return rotation, peak() - start
-
-
-def peak() -> float:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1e6
+    return rotation, peak_memory() - start
 
 
 def objective(path: Path, rotation: np.ndarray) -> float:

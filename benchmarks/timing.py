@@ -112,6 +112,7 @@ def row(name: str, value: float, unit: str = "s", note: str = "") -> None:
     print(f"{name:58} {value:10.3f} {unit:3} {note}", flush=True)
 
 
-def target(value: float, most: float) -> str:
-    """The most that a value should be, and whether it is."""
-    return f"(target {most:g}: {'met' if value <= most else 'not met'})"
+def target(value: float, limit: float, least: bool = False) -> str:
+    """What a value should be at most, or at least, and whether it is."""
+    met = value >= limit if least else value <= limit
+    return f"(target {limit:g}: {'met' if met else 'not met'})"
