@@ -179,7 +179,7 @@ def test_a_forked_process_has_the_limits_of_its_own_blocks(other):
 
 def test_threads_warn_at_the_line_that_led_to_their_work(monkeypatch):
     monkeypatch.setattr(threads, "n_threads", lambda: 3)
-    monkeypatch.setattr("isotropy.errors.BETWEEN", {"isotropy", "concurrent"})
+    monkeypatch.setattr("isotropy.errors.BETWEEN", {"isotropy", "concurrent", "contextlib"})
     line = inspect.currentframe().f_lineno + 2
     with pytest.warns(IsotropyWarning) as caught:
         over_threads(lambda _: warn("a remark"), range(3))

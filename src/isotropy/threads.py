@@ -172,18 +172,17 @@ def ahead(
 class ThreadPool(ThreadPoolExecutor):
     """Threads that run work with the caller's settings, and know that they are in a pool.
 
-    Warnings in them are at the user's line that led to the work.
+    Warnings in them are at the user's line that made the pool.
     """
 
     def __init__(self, n_items: int) -> None:
         super().__init__(min(n_items, n_threads()), initializer=_limit_own)
+        self._line = errors.user_line()
 
     def submit(self, work: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
-        place = errors.user_line()
-
         def run() -> R:
             _in_pool.set(True)
-            errors.led_here.set(place)
+            errors.led_here.set(self._line)
             return work(*args, **options)
 
         return super().submit(contextvars.copy_context().run, run)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isotropy import linalg
-from isotropy.checks import LARGEST_TOTAL, Array
+from isotropy.checks import LARGEST_TOTAL, Array, is_tensor
 from isotropy.linalg import Floats
 from isotropy.stats.base import Statistic
 from isotropy.stats.moments import near_mean
 from isotropy.stored import Field
+from isotropy.threads import over_blocks
 
 N_BLOCKS = 16
 N_DIRECTIONS = 64
@@ -87,11 +88,18 @@ class BlockSums(Statistic):
         if not len(kept):
             return
         numbers = first_row + kept if np.ndim(first_row) == 0 else first_row[kept]
-        rows = X[linalg.index(kept, X)]
-        with np.errstate(over="ignore", invalid="ignore"):  # then there is no distance
-            apart = linalg.scaled(rows - linalg.like(self.origin, rows), self.exponent)
-            seen = apart @ linalg.like(directions(int(X.shape[1])), rows)
-            Y = np.asarray(linalg.to_numpy(seen), dtype=np.float64)
+        origin, axes = linalg.like(self.origin, X), linalg.like(directions(int(X.shape[1])), X)
+
+        def seen(part: NDArray[np.int64]) -> Floats:
+            rows = linalg.gathered(X, linalg.index(part, X))
+            with np.errstate(over="ignore", invalid="ignore"):  # then there is no distance
+                apart = linalg.scaled(linalg.shifted(rows, origin), self.exponent)
+                return np.asarray(linalg.to_numpy(apart @ axes), dtype=np.float64)
+
+        at_once = len(kept) if is_tensor(X) else MOST_ROWS
+        parts = [kept[start : start + at_once] for start in range(0, len(kept), at_once)]
+        Y = np.concatenate(over_blocks(seen, parts, X))
+        with np.errstate(over="ignore", invalid="ignore"):
             self._add(Y, np.ones(len(kept)) if w is None else w[kept], numbers // height)
 
     def _add(self, Y: Floats, w: Floats, blocks: NDArray[np.int64]) -> None:
