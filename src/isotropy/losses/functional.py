@@ -337,7 +337,8 @@ class _Penalty(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, W: Any, targets: Any) -> Any:
         tall = W.T if W.shape[0] < W.shape[1] else W
-        for dtype in _precisions(tall):
+        sample = _sample(tall) if _may_be_single(tall) else None
+        for dtype in [torch.float64] if sample is None else [torch.float32, torch.float64]:
             gram, squares = _lower_gram(tall, dtype)
             if dtype == torch.float32 and not bool(squares.isfinite()):
                 continue  # squares past its range
@@ -348,28 +349,38 @@ class _Penalty(torch.autograd.Function):
             slope = 2 * (sigma - wanted) * resolved
             if dtype == torch.float64:
                 break
-            error = _gradient_error(sigma, wanted, _rounding(tall, dtype) * squares.sqrt())
+            error = _gradient_error(sigma, wanted, _rounding(tall[sample]) * squares.sqrt())
             if bool(error <= EXACT * slope.norm()):
                 break
         factor = slope / torch.where(resolved, sigma, 1.0)
-        ctx.save_for_backward(W, (vectors * factor) @ vectors.T)
+        ctx.save_for_backward(W, (vectors * factor) @ vectors.T, sample)
         return ((sigma - targets) ** 2).sum().to(W.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
-        W, inner = ctx.saved_tensors
+        W, inner, sample = ctx.saved_tensors
         tall = W.T if W.shape[0] < W.shape[1] else W
         with torch.autocast(W.device.type, enabled=False):
-            found = _rows_times(tall, gradient.double() * inner)
+            found = _rows_times(tall, gradient.double() * inner, sample)
         return found.T if W.shape[0] < W.shape[1] else found, None
 
 
-def _precisions(tall: Any) -> list[Any]:
-    """Precisions to try in turn: single on a CPU, if a sample is cheap enough to tell its error."""
+def _may_be_single(tall: Any) -> bool:
+    """Whether to try single precision: on a CPU, if a sample is cheap enough to tell its error."""
     many = len(tall) >= 4 * ROWS[torch.float32]
-    single = tall.dtype == torch.float32 and tall.device.type == "cpu" and many
-    return [torch.float32, torch.float64] if single else [torch.float64]
+    return bool(tall.dtype == torch.float32 and tall.device.type == "cpu" and many)
+
+
+def _sample(tall: Any) -> Any:
+    """Numbers of a block of rows: first the longest, which may hold all of the error, then others.
+
+    The others are drawn at random, the same each time: those at even distances may be of one kind.
+    """
+    n_rows = ROWS[torch.float32]
+    longest = torch.linalg.vector_norm(tall, dim=1).topk(n_rows // 4).indices
+    drawn = torch.randperm(len(tall), generator=torch.Generator().manual_seed(0))
+    return torch.cat([longest, drawn[: n_rows - len(longest)]])
 
 
 def _lower_gram(tall: Any, dtype: Any) -> tuple[Any, Any]:
@@ -392,28 +403,16 @@ def _lower_gram(tall: Any, dtype: Any) -> tuple[Any, Any]:
     return found, torch.stack(traces).diff().square().sum()
 
 
-def _rounding(tall: Any, dtype: Any) -> Any:
-    """Norm of the error of a block's W'W in this precision, relative to its trace.
+def _rounding(rows: Any) -> Any:
+    """Norm of the error of a block's W'W in single precision, relative to its trace.
 
-    Measured on a sample of the rows, so that it holds for any way to multiply, and for
-    lower precisions that torch.set_float32_matmul_precision allows. Errors of blocks are
-    independent: the norm of their sum is the root of the sum of squares.
+    Measured on a sample of the rows, so that it holds for any way to multiply, and for lower
+    precisions that torch.set_float32_matmul_precision allows. Errors of blocks are independent: the
+    norm of their sum is the root of the sum of squares.
     """
-    rows = _sample(tall, ROWS[dtype])
     exact, _ = _lower_gram(rows, torch.float64)
-    error = (_lower_gram(rows, dtype)[0] - exact).norm()
+    error = (_lower_gram(rows, torch.float32)[0] - exact).norm()
     return SAFETY * math.sqrt(2) * error / exact.trace()  # errors below the diagonal count twice
-
-
-def _sample(tall: Any, n_rows: int) -> Any:
-    """The longest rows, which may hold all of the error, and rows at random: the same each time.
-
-    Rows at even distances may be of one kind.
-    """
-    n_longest = n_rows // 4
-    longest = torch.linalg.vector_norm(tall, dim=1).topk(n_longest).indices
-    picked = torch.randperm(len(tall), generator=torch.Generator().manual_seed(0))
-    return tall[torch.cat([longest, picked[: n_rows - n_longest].to(tall.device)])]
 
 
 def _gradient_error(sigma: Any, wanted: Any, rounding: Any) -> Any:
@@ -436,10 +435,10 @@ def _gradient_error(sigma: Any, wanted: Any, rounding: Any) -> Any:
     return 2 * size * (wanted / (sigma * (sigma[:, None] + sigma)) + swapped).norm()
 
 
-def _rows_times(tall: Any, inner: Any) -> Any:
+def _rows_times(tall: Any, inner: Any, sample: Any) -> Any:
     """The product with a symmetric matrix; in single precision if that is right on a sample."""
-    if torch.float32 in _precisions(tall):
-        rows, single = _sample(tall, SAMPLE), inner.float()
+    if sample is not None:
+        rows, single = tall[sample[:: len(sample) // SAMPLE]], inner.float()
         exact = rows.double() @ inner
         error = (_product(rows, single) - exact).norm()
         if bool(SAFETY * error < EXACT * exact.norm()):  # not for rows of zeros
