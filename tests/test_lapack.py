@@ -63,3 +63,23 @@ def test_threads_give_the_same_digits():
     for values, vectors in found:
         assert np.array_equal(values, expected[0])
         assert np.array_equal(vectors, expected[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (300, 65), (20, 130)])
+def test_a_lower_product_is_that_of_numpy(shape, dtype):
+    X = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    n_rows, n = shape
+    out = np.full((n, n), np.nan, dtype)
+    if not lapack.lower_product(X, out):
+        pytest.skip("BLAS counts with integers of 64 bits here")
+    expected = X.astype(np.float64).T @ X.astype(np.float64)
+    rounding = n_rows * np.finfo(dtype).eps * np.square(X).sum(axis=0).max()
+    assert np.abs(np.tril(out) - np.tril(expected)).max() <= rounding
+    assert np.isnan(out[np.triu_indices(n, 1)]).all()
+
+
+def test_rows_that_are_not_laid_out_one_after_another_are_left_to_numpy():
+    X = np.arange(24.0).reshape(4, 6)
+    for refused in (X[:, ::2], X[::2, :5], X.T, X.astype(">f8"), X.astype(np.float16)):
+        assert not lapack.lower_product(refused, np.zeros((refused.shape[1],) * 2))

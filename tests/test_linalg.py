@@ -132,3 +132,35 @@ def test_rows_are_compared_with_many_centroids_in_parts(K, monkeypatch):
     assert sum(heights) == len(X)
     assert np.array_equal(labels, expected.argmin(axis=1))
     assert np.allclose(distances, expected.min(axis=1), rtol=0, atol=1e-12 * expected.max())
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("d", [1, 64, 100, 300])
+def test_added_products_are_complete_and_symmetric(d, own, monkeypatch):
+    if not own:
+        monkeypatch.setattr(linalg.lapack, "lower_product", lambda X, out: False)
+    total = np.zeros((d, d))
+    blocks = np.random.default_rng(0).integers(-9, 9, (2, 50, d)).astype(np.float32)
+    for rows in blocks:
+        linalg.add_product(total, rows)
+    linalg.complete(total)
+    exact = np.concatenate(blocks).astype(np.float64)
+    assert np.array_equal(total, exact.T @ exact)
+
+
+@pytest.mark.parametrize("lay", [np.asfortranarray, lambda X: np.repeat(X, 2, axis=1)[:, ::2]])
+def test_rows_are_gathered_without_a_copy_of_all(lay, monkeypatch):
+    X = np.arange(60.0).reshape(12, 5)
+    monkeypatch.setattr(np, "take", lambda *given, **options: pytest.fail("which copies all of X"))
+    numbers = np.array([3, 1, 11, 1])
+    assert np.array_equal(linalg.gathered(lay(X), numbers), X[numbers])
+
+
+def test_arrays_of_any_size_are_zeros_that_can_be_written():
+    sizes = [0, 3, linalg.MAPPED_BYTES, linalg.LARGE_PAGE + 5, linalg.POPULATED_BYTES + 1]
+    for size in sizes:
+        found = linalg.mapped(size, np.uint8)
+        assert found.shape == (size,)
+        assert not found.any()
+        found[:] = 7
+        assert (found == 7).all()

@@ -8,6 +8,7 @@ functions return None, and `isotropy.linalg` has the plain form.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -55,7 +56,7 @@ def shifted_sums(X: Tensor, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 
 def fits_unit_sums(X: Any) -> bool:
     """Whether there is a kernel for `unit_sums` of X, which copies no rows."""
-    usable = _fused_unit_sums.__name__ not in _unusable
+    usable = _has_triton() and _fused_unit_sums.__name__ not in _unusable
     return usable and is_tensor(X) and fits(X) and int(X.shape[1]) <= WIDEST
 
 
@@ -151,6 +152,11 @@ def _launched(fused: Callable[..., R], *given: Any) -> R | None:
         name = fused.__name__.removeprefix("_fused_")
         _log.warning("the Triton kernel of %s cannot be used: %s", name, one_line(error))
         return None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A few eigenvectors by LAPACK, without holding up the other threads of Python."""
+"""Routines of LAPACK and BLAS that do not hold up the other threads of Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.linalg import cython_lapack
+from scipy.linalg import cython_blas, cython_lapack
 
 Floats = NDArray[np.float64]
 
@@ -48,16 +48,43 @@ def eigh_between(symmetric: Floats, first: int, last: int) -> tuple[Floats, Floa
     return values[:n_values], vectors
 
 
+def lower_product(X: NDArray[Any], out: NDArray[Any]) -> bool:
+    """Write the lower triangle of X'X to `out`, diagonal included. False if it can't be done.
+
+    numpy's product of X' and X calls the same routine, and then copies the triangle to the other
+    one, number by number.
+    """
+    found = _syrk(X.dtype)
+    if found is None or not (X.flags.c_contiguous and X.flags.aligned):
+        return False
+    n_rows, n = X.shape
+    sizes, factors = np.array([n, n_rows], np.int32), np.array([1, 0], X.dtype)
+    given = (sizes, sizes[1:], factors, X, sizes, factors[1:], out, sizes)
+    found(b"U", b"N", *(part.ctypes.data for part in given))  # which takes rows for columns
+    return True
+
+
 @functools.cache
 def _dsyevr() -> Callable[..., None] | None:
-    """The routine, which is called without Python's lock; None if its integers are not ints."""
-    capsule: Any = cython_lapack.__pyx_capi__["dsyevr"]
+    return _routine(cython_lapack, "dsyevr", 21, (3, 5, 8, 9, 11, 14, 15, 17, 18, 19, 20))
+
+
+@functools.cache
+def _syrk(dtype: np.dtype[Any]) -> Callable[..., None] | None:
+    name = {np.dtype(np.float32): "ssyrk", np.dtype(np.float64): "dsyrk"}.get(dtype)
+    return None if name is None else _routine(cython_blas, name, 10, (2, 3, 6, 9))
+
+
+def _routine(
+    module: Any, name: str, n_arguments: int, integers: tuple[int, ...]
+) -> Callable[..., None] | None:
+    """A routine, which is called without Python's lock; None if its integers are not ints."""
+    capsule: Any = module.__pyx_capi__[name]
     name_kind = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
     pointer_kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    name = name_kind(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
-    pointer = pointer_kind(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
-    kinds = [kind.strip() for kind in name.decode().partition("(")[2].rstrip(")").split(",")]
-    integers = (3, 5, 8, 9, 11, 14, 15, 17, 18, 19, 20)
-    if len(kinds) != 21 or any(kinds[i] != "int *" for i in integers):
+    signature = name_kind(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
+    pointer = pointer_kind(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, signature)
+    kinds = signature.decode().partition("(")[2].rstrip(")").split(",")
+    if len(kinds) != n_arguments or any(kinds[i].strip() != "int *" for i in integers):
         return None
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 21)(pointer)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(pointer)

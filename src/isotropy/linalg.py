@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import math
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import array_api_compat
@@ -15,7 +17,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from isotropy import kernels
+from isotropy import kernels, lapack
 from isotropy.checks import Array, is_tensor
 from isotropy.kernels import SUMMED_ROWS
 from isotropy.threads import one_blas_thread
@@ -27,13 +29,16 @@ USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float3
 MAPPED_BYTES = 1 << 20  # of an array that is mapped
 LARGE_PAGE = 1 << 21
 POPULATE = 23  # MADV_POPULATE_WRITE of Linux 5.14
+POPULATED_BYTES = 1 << 24  # up to which an array gets all of its pages at once: no gain beyond
 PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windows does not fork
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
 HELD_BYTES = 1 << 26  # of the largest room that is kept for the next block
-WIDENED = 1 << 24  # numbers that a device copies to float64 at a time, to sum them
+MEMBERS = 1 << 21  # marks of which row has which label, at a time
+MEMBERS_ON_DEVICE = 1 << 24
 FEW_LABELS = 64  # up to which sums by label are a product
 OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
+ADDED_ROWS = 256  # of a matrix to which a lower triangle is added at a time
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
 FILTERS = 40  # after which a subspace iteration gives up
 GROWTH = 1e8  # of one direction over another in a filter, so that rounding leaves both
@@ -129,9 +134,9 @@ def place(sums: Array, X: Array) -> Array:
 def mapped(size: int, dtype: Any) -> NDArray[Any]:
     """Zeros in memory that goes back to the system when it is freed.
 
-    What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads. Where
-    the system can do so, it comes in pages of 2 MB as far as they are filled, and all pages at
-    once: a first pass of `measure` takes 5 to 7 % longer if they come one by one.
+    What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads. On Linux
+    it comes in pages of 2 MB as far as they are filled, and where it is not too large with all
+    pages at once: a first pass of `measure` takes 5 to 7 % longer if they come one by one.
     """
     n_bytes = size * np.dtype(dtype).itemsize
     if n_bytes < MAPPED_BYTES:
@@ -141,12 +146,21 @@ def mapped(size: int, dtype: Any) -> NDArray[Any]:
     except OSError as error:  # as numpy says it
         raise MemoryError(f"unable to allocate {n_bytes:,} bytes") from error
     first = -np.frombuffer(memory, np.uint8).ctypes.data % LARGE_PAGE
-    n_large = n_bytes // LARGE_PAGE * LARGE_PAGE
-    if n_large and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without such pages, or without the second
-            memory.madvise(mmap.MADV_HUGEPAGE, first, n_large)
-            memory.madvise(POPULATE, first, -(-n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    if n_bytes >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        start = np.frombuffer(memory, np.uint8).ctypes.data + first
+        advise = _madvise()  # a kernel that knows no such advice does not follow it
+        advise(start, n_bytes // LARGE_PAGE * LARGE_PAGE, mmap.MADV_HUGEPAGE)
+        if n_bytes <= POPULATED_BYTES:
+            advise(start, n_bytes, POPULATE)
     return np.frombuffer(memory, dtype, size, first)
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int]:
+    """The call of Linux. That of `mmap` holds Python's lock while pages are taken."""
+    found = ctypes.CDLL(None).madvise
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
 
 
 def zeros(shape: int | tuple[int, ...], X: Array) -> Array:
@@ -193,7 +207,10 @@ def gathered(X: Array, numbers: Array) -> Array:
     if is_tensor(X):
         return namespace(X).take(X, numbers, axis=0)
     place = room((len(numbers), X.shape[1]), X, "gathered")
-    return np.take(X, numbers, axis=0, out=place, mode="clip")  # "raise" takes another copy
+    if X.flags.c_contiguous:
+        return np.take(X, numbers, axis=0, out=place, mode="clip")  # "raise" takes another copy
+    place[...] = X[numbers]  # take would copy all of X
+    return place
 
 
 def shifted(X: Array, origin: Array) -> Array:
@@ -239,11 +256,30 @@ def exp_sums(scores: Array, high: Array | None = None) -> tuple[Array, Array]:
 
 
 def add_product(total: Array, X: Array) -> None:
-    """Add X'X, made in the dtype of X, to a matrix in float64."""
+    """Add X'X, made in the dtype of X, to a matrix in float64, whose upper triangle is left open.
+
+    `complete` fills it.
+    """
     if is_tensor(X):
         total += kernels.symmetric_product(X)
-    else:
-        total += np.matmul(X.T, X, out=room(total.shape, X, "product"))
+        return
+    product = room(total.shape, X, "product")
+    if not lapack.lower_product(X, product):
+        np.matmul(X.T, X, out=product)
+    for start in range(0, len(total), ADDED_ROWS):
+        part = np.s_[start : start + ADDED_ROWS, : start + ADDED_ROWS]
+        total[part] += product[part]
+
+
+def complete(total: Array) -> None:
+    """Copy the lower triangle of a matrix to the upper one, after `add_product`."""
+    if is_tensor(total):
+        return  # it is there
+    for start in range(0, len(total), OUTER_ROWS):
+        part = slice(start, start + OUTER_ROWS)
+        total[:start, part] = total[part, :start].T
+        square = np.tril(total[part, part])
+        total[part, part] = square + np.tril(square, -1).T
 
 
 def add_outer(total: Array, a: Array, b: Array) -> None:
@@ -288,6 +324,12 @@ def blocks(
         yield start, block, None if w is None else place(w[start : start + rows], block)
 
 
+def slices(n: int, height: int) -> list[slice]:
+    """Consecutive parts of n rows, of `height` rows each, but at least one."""
+    height = max(1, height)
+    return [slice(start, start + height) for start in range(0, n, height)]
+
+
 def column_sums(X: Array, w: Array | None = None) -> Array:
     """sum_i w_i x_i in float64; 256 rows at a time are summed in their own dtype."""
     if w is None:
@@ -322,15 +364,18 @@ def label_sums(
     sets = xp.reshape(labels, (n, -1))
     n_sets = sets.shape[1]
     if is_tensor(X):
-        member = xp.astype(sets[:, :, None] == count(n_labels, X), X.dtype) * w[:, None, None]
-        height = max(1, WIDENED // (n_sets * n_labels))  # rows that a copy in float64 is made of
-        pieces = [member[start : start + height] for start in range(0, n, height)]
-        weights = sum(xp.sum(piece, axis=0, dtype=xp.float64) for piece in pieces)
-        sums = double(xp.reshape(member, (n, -1)).T @ X)
+        weights, sums = zeros((n_sets, n_labels), X), zeros((n_sets * n_labels, d), X)
+        for part in slices(n, MEMBERS_ON_DEVICE // (n_sets * n_labels)):
+            there = xp.astype(sets[part, :, None] == count(n_labels, X), X.dtype)
+            member = there * w[part, None, None]
+            weights += xp.sum(member, axis=0, dtype=xp.float64)
+            sums += double(xp.reshape(member, (member.shape[0], -1)).T @ X[part])
     elif n_sets * n_labels <= FEW_LABELS:  # a product does more, but in fewer and larger steps
-        member = (sets.T[:, None] == np.arange(n_labels)[:, None]) * w
-        weights = member.sum(axis=2, dtype=np.float64)
-        sums = weighted_sums(X, member.reshape(-1, n))
+        weights, sums = zeros((n_sets, n_labels), X), zeros((n_sets * n_labels, d), X)
+        for part in slices(n, MEMBERS // (n_sets * n_labels)):
+            member = (sets[part].T[:, None] == np.arange(n_labels)[:, None]) * w[part]
+            weights += member.sum(axis=2, dtype=np.float64)
+            sums += weighted_sums(X[part], member.reshape(n_sets * n_labels, -1))
     else:
         parts = np.arange(n) // max(SUMMED_ROWS, n_labels)
         codes = sets + n_labels * (np.arange(n_sets) + n_sets * parts[:, None])

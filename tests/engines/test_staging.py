@@ -115,11 +115,6 @@ def seen(source, engine):
         return rows_of(engines.reduce(source, [Sample(100_000)]).states[0])
 
 
-def kept(source, engine):
-    with engine.keeping():
-        return seen(source, engine)
-
-
 def saved(X, folder, kind):
     path = folder / f"x{kind}"
     if kind == ".npy":
@@ -342,19 +337,27 @@ def test_a_call_within_another_leaves_the_rows_where_they_are(X, tmp_path, engin
     assert engine._held is None
 
 
-def test_calls_in_several_threads_keep_rows_until_the_last_one_ends(X, tmp_path, engine):
+def test_calls_in_several_threads_keep_rows_of_their_own(X, tmp_path, engine):
     engine.free_bytes = 1 << 40
-    np.save(tmp_path / "x.npy", X)
-    source = isotropy.open(tmp_path / "x.npy")
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    source = isotropy.open(path)
+
+    def drift():
+        return isotropy.measure(path, ["mean_norm_ratio"], engine=engine).mean_norm_ratio
+
     with ThreadPoolExecutor(1) as other, engine.keeping():
         seen(source, engine)
         held = engine._held
         assert held is not None
         other.submit(seen, source, engine).result()  # without keeping: it leaves the rows alone
         assert engine._held is held
-        other.submit(kept, source, engine).result()
-        assert engine._held is not None
-    assert engine._held is None
+        before = other.submit(drift).result()
+        assert engine._held is None
+        stat = path.stat()
+        np.save(path, X + 3)  # the same size, and soon the same time
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert other.submit(drift).result() > before + 0.1
     seen(source, engine)
     assert engine._held is None
 

@@ -37,7 +37,8 @@ def as_tensor(rows):
 def test_label_sums_are_those_of_the_rows_of_each_label(
     rows, place, dtype, weighted, K, monkeypatch
 ):
-    monkeypatch.setattr(linalg, "WIDENED", 40 * K)  # so that a device sums weights in pieces
+    for name in ("MEMBERS", "MEMBERS_ON_DEVICE"):  # so that they are summed in pieces
+        monkeypatch.setattr(linalg, name, 300 * K)
     random = np.random.default_rng(1)
     labels = random.integers(0, max(K - 1, 1), N)  # the last label of several has no row
     w = random.random(N) if weighted else np.ones(N)

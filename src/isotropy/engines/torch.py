@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -38,7 +37,7 @@ AHEAD_BYTES = 1 << 31  # of rows on the device that are not yet in use
 KEPT_SHARE = 0.5  # of free memory on the device, which rows may take from one pass to the next
 JOINED_BYTES = 1 << 29  # of rows that are worth an update: a device wants larger ones than a core
 
-_keeper: ContextVar[Any] = ContextVar("isotropy-keeper", default=None)  # see Torch.keeping
+_call: ContextVar[Any] = ContextVar("isotropy-call", default=None)  # see Torch.keeping
 
 Moved = tuple[Batch, Any]  # a batch on its way to the device, and an event that tells when
 
@@ -105,9 +104,7 @@ class Torch(Engine):
                 f"engine 'torch': device must be a CPU or CUDA, got {name!r}. Use 'cpu'."
             )
         self.joins_chunks = self.device.type != "cpu"
-        self._lock = threading.Lock()
-        self._n_keeping = 0  # calls within `keeping`, in any thread
-        self._held: tuple[Any, list[tuple[list[Chunk], list[Batch]]]] | None = None
+        self._held: tuple[list[Any], list[tuple[list[Chunk], list[Batch]]]] | None = None
         self.name = f"torch on {self.device}{' in TF32' if tf32 else ''}"
 
     def place(self, source: Source) -> str:
@@ -147,18 +144,23 @@ class Torch(Engine):
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within, the rows of a file that fits stay on the device from one pass to the next."""
-        token = _keeper.set(self)
-        with self._lock:
-            self._n_keeping += 1
+        """Within, the rows of a file that fits stay on the device from one pass to the next.
+
+        They are those of the outermost block, and no block beside it sees them.
+        """
+        outer = _call.get()
+        if outer is not None and outer[0] is self:
+            yield
+            return
+        call = (self, object())
+        token = _call.set(call)
         try:
             yield
         finally:
-            _keeper.reset(token)
-            with self._lock:
-                self._n_keeping -= 1
-                if not self._n_keeping:
-                    self._held = None
+            _call.reset(token)
+            held = self._held
+            if held is not None and held[0][0] is call:
+                self._held = None
 
     def _kept(
         self, source: Source, groups: list[list[Chunk]]
@@ -167,19 +169,19 @@ class Torch(Engine):
 
         Only rows of files are left there, and only within `keeping`.
         """
-        if _keeper.get() is not self:
+        call = _call.get()
+        if call is None or call[0] is not self or not source.paths:
             yield from self._ahead(source, groups, True)
             return
+        identity = source.identity() or {}
+        key = [call, identity, groups]
         held, self._held = self._held, None
-        n_bytes = 8 * source.n_samples * source.n_features
-        fits = held is not None or n_bytes <= KEPT_SHARE * self._free_bytes()
-        identity = (source.identity() or {}) if fits else {}
-        key = [identity, groups]
         if held is not None and held[0] == key:
             yield from held[1]
             self._held = held
             return
         held = None
+        n_bytes = 8 * source.n_samples * source.n_features
         fits = "files" in identity and n_bytes <= KEPT_SHARE * self._free_bytes()
         found: list[tuple[list[Chunk], list[Batch]]] = []
         with contextlib.closing(self._ahead(source, groups, True)) as arriving:

@@ -134,6 +134,7 @@ class View:
         with using("local"):
             centroids = kmeans(ArraySource(rows), min(N_CLUSTERS, len(rows)), self.seed)
         labels = linalg.nearest_label(rows, linalg.like(centroids, rows))
+        linalg.leave_rooms()
         order = np.argsort(-np.bincount(labels, minlength=len(centroids)), kind="stable")
         found: NDArray[np.int64] = np.argsort(order)[labels]
         return found

@@ -59,4 +59,5 @@ class Clustering(LabelledTask):
         true = self.labels[items]
         centroids = kmeans(as_source(rows), len(np.unique(true)), self.seed)
         found = linalg.nearest_label(rows, linalg.like(centroids, rows))
+        linalg.leave_rooms()
         return VMeasure(found, true)
