@@ -1,27 +1,33 @@
 """Time and memory of measuring and repairing, against peers and the floor, in one run.
 
     python benchmarks/core.py [--rows 200000] [--features 768] [--seeds 5] [--threads 2]
-        [--skip-slow] [--skip-peers] [--skip-memory] [--profile]
+        [--skip-slow] [--skip-peers] [--skip-memory] [--memory-threads N] [--profile]
 
 The floor of `measure` is what no exact method can do without: one symmetric product (X'X) and
 one product of the same shape (X times a basis), both bare, in float32, into memory that is already
 allocated.
-Memory is the growth of the peak resident set in a fresh process, beyond the input.
+Memory is what the peak resident set of a fresh process has beyond its input and imports, once
+everything that was freed has been returned to the system.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
-from make_vectors import vectors
+from make_vectors import vectors, write
 from timing import (
+    LIMITS,
     add_threads,
+    forget_peak,
     limit_threads,
     operations,
     peak_memory,
@@ -192,22 +198,21 @@ def show_parts(X: np.ndarray) -> None:
     operations(lambda: isotropy.ClusterRemoval(random_state=0).fit(X), OF_CLUSTERS)
 
 
-def memory(task: str, n: int, d: int) -> float:
-    """MB by which the peak of a fresh process grows over its input during the task."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--memory-of", task, "--rows", str(n), "--features", str(d)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+def memory(task: str, path: Path, threads: int) -> float:
+    """MB that a fresh process takes at most for the task on the rows of a file, beyond them."""
+    command = [sys.executable, __file__, "--memory-of", task, "--rows-of", str(path)]
+    command += ["--memory-threads", str(threads)]
+    environment = os.environ | dict.fromkeys(LIMITS, str(threads))
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def run_memory(task: str, n: int, d: int) -> None:
-    X = vectors(n, d)
+def run_memory(task: str, path: str, threads: int) -> None:
+    os.sched_getaffinity = lambda process: set(range(threads))  # which share the cores there are
+    X = np.load(path)  # made elsewhere: what made it leaves free memory behind, to be used again
     isotropy.measure(X[:100])  # imports what is loaded on first use: that is not the task's memory
     isotropy.ClusterRemoval(1, 1).fit(X[:100])
-    before = peak_memory()
+    before = forget_peak()
     if task == "measure":
         isotropy.measure(X)
     else:
@@ -228,10 +233,14 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     add_threads(parser)
     parser.add_argument("--memory-of", choices=("measure", "cluster-fit"), help=argparse.SUPPRESS)
+    parser.add_argument("--rows-of", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--memory-threads", type=int, help="of the memory lines, if not those of the times"
+    )
     args = parser.parse_args()
     limit_threads(args.threads)
     if args.memory_of:
-        run_memory(args.memory_of, args.rows, args.features)
+        run_memory(args.memory_of, args.rows_of, args.memory_threads)
         return
     print(
         f"{args.rows:,} x {args.features} float32, {n_threads()} threads, "
@@ -245,9 +254,12 @@ def main() -> None:
     del X
     if args.skip_memory:
         return
-    for task, most in (("measure", 300), ("cluster-fit", 600)):
-        grown = memory(task, args.rows, args.features)
-        row(f"memory of {task}, beyond the input", grown, "MB", target(grown, most))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        write(path, args.rows, args.features)
+        for task, most in (("measure", 300), ("cluster-fit", 600)):
+            taken = memory(task, path, args.memory_threads or n_threads())
+            row(f"memory of {task}, beyond the input", taken, "MB", target(taken, most))
 
 
 if __name__ == "__main__":

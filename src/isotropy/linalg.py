@@ -38,6 +38,7 @@ MEMBERS = 1 << 21  # marks of which row has which label, at a time
 MEMBERS_ON_DEVICE = 1 << 24
 FEW_LABELS = 64  # up to which sums by label are a product
 OUTER_ROWS = 64  # of a matrix to which an outer product is added at a time
+TRIANGLES = 512  # features from which the other triangle of a product takes time to copy
 ADDED_ROWS = 256  # of a matrix to which a lower triangle is added at a time
 ONE_THREAD = 1024  # features up to which a decomposition is made by one thread
 FILTERS = 40  # after which a subspace iteration gives up
@@ -264,7 +265,7 @@ def add_product(total: Array, X: Array) -> None:
         total += kernels.symmetric_product(X)
         return
     product = room(total.shape, X, "product")
-    if not lapack.lower_product(X, product):
+    if len(total) < TRIANGLES or not lapack.lower_product(X, product):
         np.matmul(X.T, X, out=product)
     for start in range(0, len(total), ADDED_ROWS):
         part = np.s_[start : start + ADDED_ROWS, : start + ADDED_ROWS]
