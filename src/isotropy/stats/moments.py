@@ -22,7 +22,7 @@ CANCELLED = 1e-12  # a variance below this part of its sum of squares is all rou
 EXACT_PRODUCTS = 1 << 31  # multiply-adds that may be spent on float64 products of float32 rows
 FAR = 4  # energy about the origin over that about the mean, past which a block has its own origin
 FARTHEST = 2.0**140  # from a row to others, over 2^exponent: more than any finite float32 rows have
-WIDE = 768  # features, for multiples of which blocks are larger: a product takes work to add
+LARGER_BLOCKS = 768  # features, at multiples of which they are larger: products take work to add
 REACH = 20  # rows between 2^-20 and 2^20 are summed as they are, others times a power of two
 
 
@@ -205,7 +205,7 @@ class Moments(Statistic):
         exact = exact_products(*X.shape) if self.exact is None else bool(self.exact)
         if self.origin is None:
             self.origin = near_mean(X)
-        blocks = linalg.blocks(X, w, on_host=max(1, X.shape[1] // WIDE))
+        blocks = linalg.blocks(X, w, on_host=max(1, X.shape[1] // LARGER_BLOCKS))
         self.add_blocks(((rows, weight) for _, rows, weight in blocks), X, exact)
 
     def add_blocks(
