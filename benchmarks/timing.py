@@ -19,7 +19,9 @@ LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, help="threads of BLAS and engines; all cores")
+    parser.add_argument(
+        "--threads", type=int, help="threads of BLAS and engines (default: all cores)"
+    )
 
 
 def limit_threads(n: int | None) -> None:
@@ -117,7 +119,7 @@ def forget_peak() -> float:
 
 
 def row(name: str, value: float, unit: str = "s", note: str = "") -> None:
-    print(f"{name:58} {value:10.3f} {unit:3} {note}", flush=True)
+    print(f"{name:58} {value:10.3f} {unit:3} {note}".rstrip(), flush=True)
 
 
 def target(value: float, limit: float, least: bool = False) -> str:

@@ -323,7 +323,8 @@ def _shown(name: str, value: Any) -> str:
         return f"{value:.4g}"
     if name == "rogue_dimensions":
         top = np.argsort(-value, kind="stable")[:3]
-        return ", ".join(f"{i}: {100 * value[i]:.0f} %" for i in top)
+        shares = [(i, 100 * float(value[i])) for i in top]
+        return ", ".join(f"{i}: {v:.0f} %" if v >= 1 else f"{i}: {v:.1g} %" for i, v in shares)
     if isinstance(value, np.ndarray):
         shown = ", ".join(f"{v:.3g}" for v in value[:3])
         return shown + (", ..." if len(value) > 3 else "")
