@@ -97,7 +97,7 @@ class Points:
         n, d = rows.shape
         n_parts = max(1, min(MOST_PARTS, SUM_ELEMENTS // (n_centroids * d)))
         height = n if is_tensor(rows) else max(-(-n // n_parts), PART_ELEMENTS // d)
-        self.parts = [slice(start, min(start + height, n)) for start in range(0, n, height)]
+        self.parts = linalg.slices(n, height)
 
     def step(self, centroids: Array) -> tuple[Array, Floats]:
         """(centroids after a step of Lloyd's, inertia before it) of each of several clusterings.

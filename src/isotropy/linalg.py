@@ -29,7 +29,7 @@ USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float3
 MAPPED_BYTES = 1 << 20  # of an array that is mapped
 LARGE_PAGE = 1 << 21
 POPULATE = 23  # MADV_POPULATE_WRITE of Linux 5.14
-POPULATED_BYTES = 1 << 24  # up to which an array gets all of its pages at once: no gain beyond
+POPULATED_BYTES = 1 << 24  # up to which an array gets all of its pages at once: larger ones are slower so
 PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windows does not fork
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
@@ -137,7 +137,7 @@ def mapped(size: int, dtype: Any) -> NDArray[Any]:
 
     What threads allocate otherwise, malloc keeps for each of them: 170 MB with 16 threads. On Linux
     it comes in pages of 2 MB as far as they are filled, and where it is not too large with all
-    pages at once: a first pass of `measure` takes 5 to 7 % longer if they come one by one.
+    pages at once: a first pass of `measure` takes 5 to 9 % longer if they come one by one.
     """
     n_bytes = size * np.dtype(dtype).itemsize
     if n_bytes < MAPPED_BYTES:
@@ -267,18 +267,16 @@ def add_product(total: Array, X: Array) -> None:
     product = room(total.shape, X, "product")
     if len(total) < TRIANGLES or not lapack.lower_product(X, product):
         np.matmul(X.T, X, out=product)
-    for start in range(0, len(total), ADDED_ROWS):
-        part = np.s_[start : start + ADDED_ROWS, : start + ADDED_ROWS]
-        total[part] += product[part]
+    for part in slices(len(total), ADDED_ROWS):
+        total[part, : part.stop] += product[part, : part.stop]
 
 
 def complete(total: Array) -> None:
     """Copy the lower triangle of a matrix to the upper one, after `add_product`."""
     if is_tensor(total):
         return  # it is there
-    for start in range(0, len(total), OUTER_ROWS):
-        part = slice(start, start + OUTER_ROWS)
-        total[:start, part] = total[part, :start].T
+    for part in slices(len(total), OUTER_ROWS):
+        total[: part.start, part] = total[part, : part.start].T
         square = np.tril(total[part, part])
         total[part, part] = square + np.tril(square, -1).T
 
@@ -288,8 +286,7 @@ def add_outer(total: Array, a: Array, b: Array) -> None:
     if is_tensor(total):
         total.addr_(a, b)
         return
-    for start in range(0, len(total), OUTER_ROWS):
-        part = slice(start, start + OUTER_ROWS)
+    for part in slices(len(total), OUTER_ROWS):
         total[part] += a[part, None] * b
 
 
@@ -298,8 +295,7 @@ def sum_with_outer(one: Array, other: Array, root: Array) -> Array:
     if is_tensor(one):
         return (one + other).addr_(root, root)
     total = zeros(one.shape, one)
-    for start in range(0, len(total), OUTER_ROWS):  # which stay in the cache
-        part = slice(start, start + OUTER_ROWS)
+    for part in slices(len(total), OUTER_ROWS):  # which stay in the cache
         np.add(one[part], other[part], out=total[part])
         total[part] += root[part, None] * root
     return total
@@ -328,7 +324,7 @@ def blocks(
 def slices(n: int, height: int) -> list[slice]:
     """Consecutive parts of n rows, of `height` rows each, but at least one."""
     height = max(1, height)
-    return [slice(start, start + height) for start in range(0, n, height)]
+    return [slice(start, min(start + height, n)) for start in range(0, n, height)]
 
 
 def column_sums(X: Array, w: Array | None = None) -> Array:
@@ -636,8 +632,7 @@ def nearest_about(Y: Array, C: Array) -> tuple[Array, Array]:
     xp, (n, _) = namespace(Y), Y.shape
     height = block_rows(len(C)) * (128 if is_tensor(Y) else 2)
     if n > height:
-        parts = [nearest_about(Y[start : start + height], C) for start in range(0, n, height)]
-        labels, distances = zip(*parts, strict=True)
+        labels, distances = zip(*(nearest_about(Y[p], C) for p in slices(n, height)), strict=True)
         return xp.concat(labels), xp.concat(distances)
     exponent = exponent_of(largest(C))
     exponent = exponent if abs(exponent) > USUAL else 0

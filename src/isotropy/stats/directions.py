@@ -158,8 +158,7 @@ class Directions(Statistic):
             self._include(found, w, 0)
             return
         height = linalg.block_rows(rows.shape[1]) * (ON_DEVICE if is_tensor(rows) else 1)
-        for start in range(0, rows.shape[0], height):
-            part = slice(start, start + height)
+        for part in linalg.slices(rows.shape[0], height):
             mine, exponents = None if w is None else w[part], linalg.row_exponents(rows[part])
             scaled = linalg.scaled(rows[part], exponents)
             self._include(linalg.unit_sums(scaled, mine), mine, exponents)
