@@ -29,7 +29,7 @@ USUAL = 40  # numbers between 2^-40 and 2^40 have squares in the range of float3
 MAPPED_BYTES = 1 << 20  # of an array that is mapped
 LARGE_PAGE = 1 << 21
 POPULATE = 23  # MADV_POPULATE_WRITE of Linux 5.14
-POPULATED_BYTES = 1 << 24  # up to which an array gets all of its pages at once: larger ones are slower so
+POPULATED_BYTES = 1 << 24  # of an array, up to which it is faster to take all of its pages at once
 PRIVATE: dict[str, Any] = (  # a process that is forked must not share it; Windows does not fork
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
